@@ -151,3 +151,44 @@ def test_gradients_inside_and_outside_of_the_block() -> None:
         if not inside:
             found.append(loss.gradient(x, w))
     assert all(a.dtype is b.dtype is dtypes.float32 and a.tolist() == b.tolist() for a, b in zip(*found))
+
+
+def test_a_residual_network_trains_as_with_pytorch() -> None:
+    """Ten steps of convolutions, batch norms and sums of residual blocks, from the same weights: the losses are near,
+    and what lies between convolutions has 16 bits."""
+    torch.manual_seed(0)
+    theirs_layers, our_layers = ([m.Conv2d(3, 16, 3, padding=1), m.BatchNorm2d(16), m.Conv2d(16, 16, 3, padding=1),
+                                  m.BatchNorm2d(16), m.Linear(16, 5)] for m in (torch.nn, nn))
+    for a, b in zip(theirs_layers, our_layers):
+        b.weight.assign(Tensor(a.weight.detach().numpy())).realize()
+        b.bias.assign(Tensor(a.bias.detach().numpy())).realize()
+    x, y = torch.randn(8, 3, 12, 12), torch.randint(5, (8,))
+    their_opt = torch.optim.SGD([p for m in theirs_layers for p in m.parameters()], 0.2)
+    our_opt = nn.optim.SGD([p for m in our_layers for p in (m.weight, m.bias)], 0.2)
+
+    def logits(layers: Sequence[Any], z: Any) -> tuple[Any, Any]:
+        first, norm, second, last, head = layers
+        z = norm(first(z)).relu()
+        z = (z + last(second(z))).relu()
+        return z, head(z.mean((2, 3)))
+
+    found = []
+    for _ in range(10):
+        with torch.autocast("cpu", torch.bfloat16):
+            z, out = logits(theirs_layers, x)
+            loss = F.cross_entropy(out, y)
+        their_opt.zero_grad()
+        loss.backward()
+        their_opt.step()
+        with Tensor.train():
+            our_opt.zero_grad()
+            with Tensor.autocast("bfloat16"):
+                ours_z, ours_out = logits(our_layers, Tensor(x.numpy()))
+                our_loss = ours_out.cross_entropy(Tensor(y.numpy()))
+            our_loss.backward()
+            our_opt.step()
+        assert z.dtype is NARROW and ours_z.dtype is dtypes.bfloat16 and our_loss.dtype is dtypes.float32
+        found.append((float(loss.detach()), our_loss.item()))
+    assert found[-1][0] < 0.85 * found[0][0]
+    for theirs_loss, ours_loss in found:
+        assert abs(theirs_loss - ours_loss) <= 0.01 * theirs_loss
