@@ -148,3 +148,37 @@ def test_gelu_of_a_rounded_sum_is_as_good_as_its_argument(approximate: str) -> N
              share * (1 - share) * 2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2))
     np.testing.assert_allclose(y.float().numpy().ravel(), z * share, rtol=2.0**-8, atol=1e-30)
     np.testing.assert_allclose(slope.numpy().ravel(), share + z * steep, rtol=2.0**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("name", ["addmm", "addmv", "addr", "baddbmm", "addbmm"])
+def test_a_product_and_what_is_added_are_rounded_once(name: str, dtype: str) -> None:
+    """Inside and outside of ``autocast``: -256 + 257 is 1, though the product alone is rounded to 256 in bfloat16."""
+    half = dtype == "float16"
+    factors, exact = ([33.0, 65.0], 2145.0) if half else ([19.0, 27.0], 513.0)
+    if name != "addr":
+        exact = 2049.0 if half else 257.0
+    x, y = Tensor([[1.0, exact - 1]]), Tensor([[1.0], [1.0]])
+    if name == "addr":
+        x, y = Tensor(factors[:1]), Tensor(factors[1:])
+    base, y = Tensor.full((1,) if name == "addmv" else (1, 1), 1 - exact) * 1, y.reshape(2) if name == "addmv" else y
+    if name.endswith("bmm"):
+        x, y, base = x.unsqueeze(0), y.unsqueeze(0), base.unsqueeze(0) if name == "baddbmm" else base
+    with Tensor.autocast(dtype):
+        inside = getattr(base, name)(x, y)
+    outside = getattr(base.cast(dtype), name)(x.cast(dtype), y.cast(dtype))
+    assert inside.dtype is outside.dtype is to_dtype(dtype)
+    assert inside.item() == outside.item() == base.cast(dtype).item() + exact
+
+
+def test_operands_that_are_no_tensors_and_those_that_stay_wide() -> None:
+    x, a = Tensor(random(4, 5)), random(5, 6)
+    image, kernel = Tensor(random(1, 4, 5, 5)), random(6, 4, 3, 3)
+    with Tensor.autocast("bfloat16"):
+        for found in (x @ a, random(3, 4) @ x, x.linear(a), x.dot([1.0, 2, 3, 4, 5]), image.conv2d(kernel)):
+            assert found.dtype is dtypes.bfloat16
+        assert x.linear(a, dtype=dtypes.float32).dtype is x.dot(a, dtype=dtypes.float32).dtype is dtypes.float32
+        double = Tensor(a.astype(np.float64))
+        assert Tensor.zeros(4, 6).addmm(x, double).dtype is dtypes.float64
+        assert Tensor.zeros(4, 6).double().addmm(x, Tensor(a)).dtype is dtypes.float64
+        assert x.linear(a, Tensor(np.zeros(6))).dtype is dtypes.float64

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from tinsmith.core.dtypes import DType, dtypes, promote
 from tinsmith.core.settings import current
 from tinsmith.tensor.base import TensorBase
-from tinsmith.tensor.helpers import widened
+from tinsmith.tensor.helpers import operand, widened
 
 T = TypeVar("T", bound=TensorBase)
 R = TypeVar("R")
@@ -33,18 +33,23 @@ def narrow_dtype(*operands: Any) -> DType | None:
 
 
 def contraction(method: Method[T, P, R]) -> Method[T, P, R]:
-    """Decorate a contraction of two tensors (and a bias): inside ``autocast``, they are cast to the 16-bit dtype."""
-    second = method.__code__.co_varnames[1]
+    """Decorate a contraction of two tensors or arrays (and a bias): inside ``autocast``, they are cast to the 16-bit
+    dtype."""
+    name, second = method.__code__.co_name, method.__code__.co_varnames[1]
 
     def narrowed(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        kind = narrow_dtype(self, args[0] if args else kwargs.get(second))
+        if current().autocast_dtype is None:
+            return method(self, *args, **kwargs)
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        other = 0 if args else second
+        if other in given:
+            given[other] = operand(name, given[other], self)
+        tensors = {k: t for k, t in given.items() if isinstance(t, TensorBase)}
+        kind = narrow_dtype(self, *tensors.values())
         if kind is None:
             return method(self, *args, **kwargs)
-
-        def cast(value: Any) -> Any:
-            return value.cast(kind) if isinstance(value, TensorBase) and value.dtype.is_float else value
-
-        return method(cast(self), *map(cast, args), **{k: cast(v) for k, v in kwargs.items()})
+        given |= {k: t.cast(kind) for k, t in tensors.items()}
+        return method(self.cast(kind), *(given.pop(n) for n in range(len(args))), **given)
 
     narrowed.__code__ = narrowed.__code__.replace(co_name=method.__name__)  # nodes and errors name the method called
     return functools.wraps(method)(narrowed)

@@ -90,13 +90,13 @@ def counted(x: Functions, axes: Sequence[int]) -> Any:
     return total
 
 
-def ranked(op: str, x: T, y: T, left: int, right: int) -> T:
-    """Return ``x.dot(y)``, requiring ``left`` and ``right`` axes."""
+def ranked(op: str, x: T, y: T, left: int, right: int, wide: bool = False) -> T:
+    """Return ``x.dot(y)``, requiring ``left`` and ``right`` axes; ``wide``: inside ``autocast``, too, it is float32."""
     check_tensors(op, [x, y])
     if x.ndim != left or y.ndim != right or (left == 3 and not equal(x.shape[0], y.shape[0])):
         raise ShapeError(op, f"takes {left} and {right} axes (and equal batches), got shapes {x.shape} and {y.shape}",
                          "matmul, which broadcasts")
-    return x.dot(y)
+    return x.dot(y, dtypes.float32 if wide and promote(x.dtype, y.dtype) is dtypes.float32 else None)
 
 
 def added(x: T, product: T, beta: float, alpha: float) -> T:

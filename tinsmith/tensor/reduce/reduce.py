@@ -526,10 +526,11 @@ class Reduce(Functions):
         weight = operand("linear", weight, self)
         bias = None if bias is None else operand("linear", bias, self)
         w = weight if dtype is None else weight.cast(dtype)
-        if w.ndim > 1 and (kind := narrow_dtype(x, w)) is not None:
+        kind = None if dtype is not None or w.ndim < 2 else narrow_dtype(x, w, *([] if bias is None else [bias]))
+        if kind is not None:
             out = x.cast(kind).dot(w.cast(kind), dtype=None if bias is None else dtypes.float32)
             return out if bias is None else out.add(bias).cast(kind)  # rounded once
-        out = x.mul(w) if w.ndim == 1 else x.dot(w)
+        out = x.mul(w) if w.ndim == 1 else x.dot(w, dtype)
         return out if bias is None else out.add(bias if dtype is None else bias.cast(dtype))
 
     def outer(self, x: Self) -> Self:
@@ -609,23 +610,27 @@ class Reduce(Functions):
         return ranked("mv", self, vec, 2, 1)
 
     @contraction
+    @rounded_once
     def addmm(self, mat1: Self, mat2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * mat1 @ mat2``.
 
         >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
         [[12]]
         """
-        return added(self, ranked("addmm", mat1, mat2, 2, 2), beta, alpha)
+        return added(self, ranked("addmm", mat1, mat2, 2, 2, True), beta, alpha)
 
     @contraction
+    @rounded_once
     def addmv(self, mat: Self, vec: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * mat @ vec``.
 
         >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
         [12]
         """
-        return added(self, ranked("addmv", mat, vec, 2, 1), beta, alpha)
+        return added(self, ranked("addmv", mat, vec, 2, 1, True), beta, alpha)
 
+    @contraction
+    @rounded_once
     def addr(self, vec1: Self, vec2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * outer(vec1, vec2)``.
 
@@ -635,22 +640,24 @@ class Reduce(Functions):
         return added(self, operand("addr", vec1, self).outer(vec2), beta, alpha)
 
     @contraction
+    @rounded_once
     def baddbmm(self, batch1: Self, batch2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * batch1 @ batch2``.
 
         >>> Tensor([[[1]]]).baddbmm(Tensor([[[1, 2]]]), Tensor([[[3], [4]]])).tolist()
         [[[12]]]
         """
-        return added(self, ranked("baddbmm", batch1, batch2, 3, 3), beta, alpha)
+        return added(self, ranked("baddbmm", batch1, batch2, 3, 3, True), beta, alpha)
 
     @contraction
+    @rounded_once
     def addbmm(self, batch1: Self, batch2: Self, *, beta: float = 1, alpha: float = 1) -> Self:
         """Return ``beta * self + alpha * (batch1 @ batch2).sum(0)``.
 
         >>> Tensor([[1]]).addbmm(Tensor([[[1]], [[2]]]), Tensor([[[3]], [[4]]])).tolist()
         [[12]]
         """
-        return added(self, ranked("addbmm", batch1, batch2, 3, 3).sum(0), beta, alpha)
+        return added(self, ranked("addbmm", batch1, batch2, 3, 3, True).sum(0), beta, alpha)
 
     def inner(self, other: Self) -> Self:
         """Return the sums of products over the last axis of both operands.
@@ -671,6 +678,8 @@ class Reduce(Functions):
         """
         return ranked("vdot", self, other, 1, 1)
 
+    @contraction
+    @rounded_once
     def vecdot(self, other: Self, *, dim: int = -1) -> Self:
         """Return the dot product along ``dim``; the other axes broadcast.
 
