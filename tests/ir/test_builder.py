@@ -15,6 +15,7 @@ from tests.codegen.kernels import Case, kernels
 from tests.codegen.running import NATIVE
 from tests.codegen.running import buffers as buffers_of
 from tests.codegen.running import run_program as run_on_arrays
+from tests.codegen.test_matrix import product
 from tests.golden.running import ROOT
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import assemble, compile_kernel
@@ -23,6 +24,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError, VerifyError
 from tinsmith.ir import Ops, ProgramBuilder, UOp
 from tinsmith.ir.builder import Value
+from tinsmith.ir.verify import verify_program
 from tinsmith.runtime.custom_program import run_program, source_of
 from tinsmith.tools.ir_page import document
 
@@ -332,3 +334,18 @@ def test_a_kernels_own_lines_written_again_compute_the_same(case: Case, chosen: 
         results.append(arrays[: len(case.sink.src)])
     for a, b in zip(*results):
         assert a.tobytes() == b.tobytes()
+
+
+def test_memory_that_only_tiles_read_is_memory() -> None:
+    """The builder took a buffer that only LOAD_TILE reads for an integer."""
+    g = ProgramBuilder()
+    sink, _ = product(3, 16, 15, dtypes.bfloat16, dtypes.float32, "", False, 1)
+    made = compile_kernel(sink, Device["PYTHON"].renderer)
+    memory = {u for u in made.uops if u.op is Ops.DEFINE_GLOBAL}
+    assert memory - {u.src[0] for u in made.uops if u.op in (Ops.LOAD, Ops.STORE)}
+    values: dict[UOp, Value] = {}
+    for u in made.uops:
+        values |= {s: g.add(Ops.CONST, s.dtype, arg=s.arg) for s in u.src if s.op is Ops.CONST and s not in values}
+        sources = u.src[:1] if u.op is Ops.DEFINE_ACC else u.src
+        values[u] = g.add(u.op, u.dtype, [values[s] for s in sources], None if u.op is Ops.DEFINE_ACC else u.arg)
+    verify_program(g.program())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -27,6 +27,7 @@ else:
 SPELLINGS = {"LOOP": "RANGE", "ENDLOOP": "ENDRANGE", "DEFINE_VAR": "DEFINE_GLOBAL", "MULACC": "MULADD", "DIV": "FDIV"}
 _ENDS = {Ops.ENDRANGE: Ops.RANGE, Ops.ENDIF: Ops.IF}
 _LARGEST = (1 << 31) - 1
+_ACCESSES: Final = (Ops.LOAD, Ops.STORE, Ops.LOAD_TILE, Ops.STORE_TILE)
 
 
 @dataclass(eq=False)
@@ -145,7 +146,7 @@ class _Writer:
 
     def __init__(self, values: Sequence[Value]) -> None:
         self.values = values
-        self.memories = {v.src[0] for v in values if v.op in (Ops.LOAD, Ops.STORE)}
+        self.memories = {v.src[0] for v in values if v.op in _ACCESSES}
         self.ends: dict[Value, Value] = {}
         self.loops: dict[Value, tuple[Value, ...]] = {}
         self.stores: dict[Value, int] = {}
