@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from benchmarks.process import ROOT
-from benchmarks.zoo.runner import _EMPTY
+from benchmarks.zoo.runner import EMPTY
 
 START: Final = 300.0  # seconds until a process must be ready
 
@@ -94,7 +94,7 @@ class Worker:
             return dict(row)
         late = time.monotonic() - begin >= self.limit
         reason = f"no answer in {self.limit:.0f} s; " * late + self._ended()
-        return {**_EMPTY, "key": text, "error": f"{phase}: {reason}"}
+        return {**EMPTY, "key": text, "error": f"{phase}: {reason}"}
 
     def close(self) -> None:
         if self.process is not None:

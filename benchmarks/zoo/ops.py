@@ -223,7 +223,7 @@ def run(text: str, phase: str = "all", device: str = "cpu") -> dict[str, Any]:
     Args:
         phase: "check": compile and compare; "time": time, "calls": without CUDA graphs; "all": compare and time.
     """
-    row: dict[str, Any] = {**runner._EMPTY, "key": text, "timed": ""}
+    row: dict[str, Any] = {**runner.EMPTY, "key": text, "timed": ""}
     try:
         op = Op(text, device)
         row["bytes"] = op.bytes()

@@ -21,7 +21,7 @@ from benchmarks.zoo import summary
 from benchmarks.zoo.registry import Model, models
 
 KINDS: Final = ("inference/f32", "training/f32", "inference/bf16", "training/bf16")
-_EMPTY: Final[dict[str, Any]] = {
+EMPTY: Final[dict[str, Any]] = {
     "correct": False,
     "error": "",
     "errors": {},
@@ -170,7 +170,7 @@ def run_model(model: Model, kinds: Sequence[str], given: argparse.Namespace) -> 
                 last = [line for line in log.read().splitlines() if line.strip()][-1:] or [""]
                 key = f"{model.name}/{given.sizes}/{left.pop(0)}"
                 rows[key] = {
-                    **_EMPTY,
+                    **EMPTY,
                     "key": key,
                     "error": f"the process ended with {process.returncode}: {last[0]}"[:600],
                 }

@@ -47,7 +47,7 @@ def test_distance_is_relative_and_sees_what_is_missing() -> None:
 
 
 def row(key: str, **fields: Any) -> dict[str, Any]:
-    return {**runner._EMPTY, "key": key, "correct": True, "passed": True, "ops": 10, **fields}
+    return {**runner.EMPTY, "key": key, "correct": True, "passed": True, "ops": 10, **fields}
 
 
 def test_a_run_continues_where_the_last_one_ended(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_row_has_errors_times_and_bytes() -> None:
     assert timed["seconds"] and not timed["correct"], "only the first phase compares"
     both = ops._with_times(checked, timed)
     assert both["passed"] and both["seconds"] == timed["seconds"]
-    died = ops._with_times(checked, {**runner._EMPTY, "error": "time: the process ended with -9: "})
+    died = ops._with_times(checked, {**runner.EMPTY, "error": "time: the process ended with -9: "})
     assert not died["passed"] and died["correct"]
 
 
@@ -242,7 +242,7 @@ def test_samples_are_long_or_have_many_calls() -> None:
 def test_the_summary_has_the_device_and_rates_of_the_worst() -> None:
     base = {"machine": "m", "device": "CUDA", "date": "d", "commit": "c", "torch": "2", "threads": 1, "load": 0.0,
             "collected": {"a": [], "b": []}}
-    done = {**runner._EMPTY, "correct": True, "passed": True, "bytes": 8_000_000}
+    done = {**runner.EMPTY, "correct": True, "passed": True, "bytes": 8_000_000}
     rows = {RELU: {**done, "timed": "graph", "seconds": {"eager": 4e-6, "tinsmith": 8e-6},
                    "call_seconds": {"eager": 1e-5, "tinsmith": 1e-5}},
             json.dumps(["aten.sum.default", [], {}]): {

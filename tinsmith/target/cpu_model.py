@@ -74,7 +74,7 @@ class CpuModel(NamedTuple):
     shortest_lanes: int = 4  # elements of a row, or copies, from which on vectorization is worth it
     # Register copies of a step, at most: elements of a window, output positions of an input, inputs of a stack.
     written_out: int = 16
-    window_step: int = 4  # stride of an interleaved range between lanes, at most
+    interleaved: int = 4  # stride of an interleaved range between lanes, at most
     # Iterations, at most, that are unrolled so that they share work (the gates and states of a recurrent cell) if they
     # share at least ``shared_work`` operations per element.
     shared_copies: int = 6

@@ -16,6 +16,8 @@ class GpuModel(NamedTuple):
     lanes: int = 8  # elements per vector access at most, as far as a vector register holds them
     long: int = 64  # minimum length of a reduction that threads of a block share
     short: int = 16  # maximum length of a reduction that one thread computes in registers
+    least_shared: int = 4  # minimum length of a row that the threads which store its elements reduce together
+    lines: int = 4  # rows that a warp reads at a time element by element, at most: each is in another line of the cache
     turns: int = 2  # desired vectors of a row per thread
     # log2 deviation from the desired vectors per thread that doubles the price: (few rows, many rows)
     turn: tuple[float, float] = (4, 32)

@@ -26,10 +26,10 @@ def strided(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid
 def _in_one_vector(lin: Emitter, n: UOp, memory: UOp, coords: Coords, lanes: UOp, valid: UOp | None) -> UOp | None:
     """Load lanes that are within one or a few vectors, and select them by a shuffle.
 
-    Lanes with a stride of 2 to 4 are selected from full vectors, if these are inside the memory; register copies that
-    read the elements in between share the vectors. Lanes that repeat a few elements (for example the gradient of max
-    pooling) are selected from one vector. If the vector may cross the end of the memory, or if lanes are guarded, a
-    mask restricts the load to the needed elements.
+    Lanes at a close stride (``CpuModel.close_strides``) are selected from full vectors, if these are inside the memory;
+    register copies that read the elements in between share the vectors. Lanes that repeat a few elements (for example
+    the gradient of max pooling) are selected from one vector. If the vector may cross the end of the memory, or if
+    lanes are guarded, a mask restricts the load to the needed elements.
     """
     expr, count = lin.at(n.src[1], coords), range_size(lanes)
     terms, constant = linear_form(expr)

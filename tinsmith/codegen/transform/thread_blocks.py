@@ -71,7 +71,7 @@ def _is_repeated(k: KernelGraph, fold: UOp, r: UOp) -> bool:
     elements, blocks = _elements(fold), k.target.blocks
     rows = [q for q in k.parallel if q is not r]
     return elements > blocks.short or (
-        blocks.loads <= elements == r.src[-1].vmax and all(q in fold.ranges for q in rows)
+        blocks.least_shared <= elements == r.src[-1].vmax and all(q in fold.ranges for q in rows)
         and prod(int(q.src[-1].vmax) for q in rows) >= k.target.cores * k.target.resident // 4)
 
 

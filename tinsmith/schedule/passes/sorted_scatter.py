@@ -15,18 +15,18 @@ from tinsmith.ir.graphs import by_pieces, count_below, digit_bits_for
 from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.target.target import Target
 
-COMBINED: Final = (Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)
+_COMBINED: Final = (Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)
 
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """Return the graph with combining scatters that would leave most cores idle rewritten as reductions."""
     if not target.costs.cuts.scatters:
         return list(roots)
-    return rebuilt(roots, lambda node, _: _sums(node, target) if node.op is Ops.SCATTER and node.arg[1] in COMBINED
-                   else node)
+    return rebuilt(roots, lambda node, _: _by_segments(node, target)
+                   if node.op is Ops.SCATTER and node.arg[1] in _COMBINED else node)
 
 
-def _sums(n: UOp, target: Target) -> UOp:
+def _by_segments(n: UOp, target: Target) -> UOp:
     (base, index, x), (axis, op) = n.src, n.arg[:2]
     if not all(isinstance(s, int) for s in (*n.shape, *index.shape)):
         return n

@@ -450,7 +450,7 @@ def _woven_ranges(kernel: Kernel, target: Target, lanes: int, stores: list[UOp])
         count = range_size(short)
         beside = [r for r in own if range_size(r) >= lanes and all(stride_of(s.src[1], r) == count for s in stores)
                   and all(stride_of(n.src[1], r) in (0, 1) for n in toposort(stores) if n.op is Ops.LOAD)]
-        if 1 < count <= target.core.window_step and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
+        if 1 < count <= target.core.interleaved and beside and all(stride_of(s.src[1], short) == 1 for s in stores):
             return beside[0], short
     return None
 

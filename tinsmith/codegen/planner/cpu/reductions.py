@@ -124,12 +124,17 @@ def _group(kernel: Kernel, over: tuple[UOp, ...]) -> list[UOp]:
     return [] if any(x.arg[1].expanded for f in group for x in f.src[0].ranges) else group
 
 
+def _read_by(folds: Sequence[UOp]) -> list[UOp]:
+    """Return the loads of buffers in reductions."""
+    return [n for f in folds for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+
+
 def _cycles(kernel: Kernel, target: Target, lanes: int, over: tuple[UOp, ...],
             shared: bool = False) -> dict[UOp | None, float]:
     """Return the cycles to read one vector for the reductions over ``over``, by the range of the lanes, the cheapest
     first; the key None is for scalar reads. ``shared``: as in ``lane_cycles``."""
     group = _group(kernel, over)
-    loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+    loads = _read_by(group)
     beside = [r for r in kernel.parallel if all(r in f.ranges for f in group)]
     ranges = sorted((*over, *beside), key=kernel.order.index, reverse=True)
     return lane_cycles(target, lanes, loads, [], _long(kernel, target, ranges), _work(group), shared)
@@ -170,7 +175,7 @@ def _reduce(kernel: Kernel, kept: Kernel, target: Target, lane: UOp | None = Non
         first = False
         if best is None:
             continue
-        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        loads = _read_by(group)
         streams = sum(stride_of(n.src[1], best) != 0 for n in loads)
         if best in over and blocks_of_factors(kernel, target, best, lanes):
             continue
@@ -434,7 +439,7 @@ def _window_price(kernel: Kernel, target: Target, lanes: int) -> Price:
     lane, spent = window_lane(trial, target), 0.0
     for over in dict.fromkeys(f.src[1:] for f in trial.folds):
         group = [f for f in trial.folds if f.src[1:] == over]
-        loads = [n for f in group for n in toposort(f.src[0]) if n.op is Ops.LOAD and n.src[0].op is Ops.PARAM]
+        loads = _read_by(group)
         along = [lane] if lane is not None and all(lane in f.ranges for f in group) else []
         cycles = lane_cycles(target, lanes, loads, [], along, _work(group), shared=True)
         spent += max(count_of(f.src[0].ranges) for f in group) / lanes * cycles[along[0] if along else None]

@@ -168,16 +168,15 @@ def threads_for(size: int, lanes: int, rows: int, target: Target, wished: int) -
     iteration. If rows are few, deviations from ``wished`` cost more, because each row has to keep its core busy.
 
     Rows whose elements are read one by one are bound by instructions: those of each step, and those of the shuffles
-    that combine the threads' results. A warp reads at most ``GpuModel.loads`` rows at a time, since each is in another
-    line of the cache (8 threads for a row of 49 floats took 36 µs for 300,000 rows, 4 threads 69), and registers hold
-    the row.
+    that combine the threads' results. A warp reads few of them at a time (``GpuModel.lines``: 8 threads for a row of 49
+    floats took 36 µs for 300,000 rows, 4 threads 69), and registers hold the row.
     """
     vectors, model = size // lanes, target.blocks
     few = [1 << n for n in range(target.warp.bit_length())]
     options = [t for t in (*few, *range(2 * target.warp, target.block_threads + 1, target.warp)) if t <= vectors]
     many = rows >= target.cores * model.rows
     if lanes == 1:
-        least = max(target.warp // model.loads, size // model.thread_values)
+        least = max(target.warp // model.lines, size // model.thread_values)
         options = [t for t in options if t >= least] or options[-1:]
 
     def cost(threads: int) -> float:
