@@ -84,6 +84,29 @@ def test_roles_and_turns_compute_the_same(unit: str, below: int, slots: int) -> 
     assert (program.grid, program.block) == ([3], [128, below + 1])
 
 
+@pytest.mark.parametrize("roles", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(128, 192, 128), (200, 192, 264), (130, 64, 72)])
+def test_what_the_epilogue_loads_for_each_element_is_prefetched(shape: tuple[int, int, int], roles: int) -> None:
+    """Prefetches come before the products, once per vector of the residual, and stay within its memory."""
+    sink, inputs = of_size(*shape)
+    residual = UOp(Ops.PARAM, dtypes.bfloat16, (), (3, (1, shape[0], shape[2])))
+    inputs[residual] = np.random.default_rng(0).integers(-3, 4, residual.shape).astype(dtypes.bfloat16.numpy)
+    bias = UOp(Ops.PARAM, dtypes.float32, (), (4, (shape[2],)))
+    inputs[bias] = np.arange(shape[2], dtype=np.float32) % 7
+    added = bias.reshape((1, 1, shape[2])).expand(residual.shape) + residual.cast(dtypes.float32)
+    sink = UOp(Ops.SINK, None, ((sink.src[0] + added).cast(dtypes.bfloat16),))
+    opts = tiled(sink, below=2, roles=roles)
+    computes_the_same(DEVICE, sink, inputs, opts, close)
+    kernel = linearize_on(DEVICE, sink, opts)
+    program = linearize(kernel)
+    fetched = [u for u in program if u.op is Ops.PREFETCH]
+    vectors = [u for u in program if u.op is Ops.LOAD and u.src[0] is fetched[0].src[0]]
+    assert len(fetched) == len(vectors) and {u.src[0].arg for u in fetched} == {3}
+    assert max(map(program.index, fetched)) < min(n for n, u in enumerate(program) if u.op is Ops.MMA)
+    loaded = [UOp(Ops.LOAD, dtypes.bfloat16, u.src) if u.op is Ops.PREFETCH else u for u in program]
+    close(ran(loaded, buffers(sink, inputs))[0], expected(sink, inputs)[0])  # its memory checks every address
+
+
 @pytest.mark.parametrize("below, slots, groups", [(1, 1, 2), (2, 3, 2), (1, 4, 3)])
 def test_groups_that_take_turns_compute_the_same(below: int, slots: int, groups: int) -> None:
     for shape in ((320, 192, 200), (260, 64, 136)):  # of the first, the last turn is one group's alone

@@ -10,7 +10,8 @@ holds eight adjacent columns. This is a 4 × 4 transpose in two steps, one per b
     lane l, bit b:   send = b(l) ? x : y;   x, y = b(l) ? (shuffled send, y) : (x, shuffled send)
 
 Operations that depend only on the accumulator run before the exchange, in which two 16-bit elements travel as one
-32-bit word.
+32-bit word. Elements that the epilogue loads beside the accumulator are prefetched before the products begin: the
+accumulator leaves registers for few loads at a time, each of which would wait for memory.
 
 **Back-to-back contractions** over blocks with an online softmax (as in FlashAttention):
 
@@ -31,9 +32,10 @@ next block with the product of the current one:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,11 +66,17 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
         return _store_statistics(lin, n, fixed)
     fragment, row, column = product.arg.fragment_c, product.src[2], product.src[3]
     total = [x for x in order if x.op in (Ops.FOLD, Ops.MMA) and (row.ranges | column.ranges) <= x.ranges][-1]
-    for own in lin.all_coords(n.ranges - {r for r, _ in fixed}):
-        coords = lin.both(own, fixed)
-        if not fragment.whole:
-            _store_rows(lin, n, total, ThreadTile(fragment, row, column), coords)
-            continue
+    copies = [lin.both(own, fixed) for own in lin.all_coords(n.ranges - {r for r, _ in fixed})]
+    if not fragment.whole:
+        tile = ThreadTile(fragment, row, column)
+        vectors = _vectors(lin, n.src[1], tile)
+        if product.arg.staged and total.op is Ops.FOLD and vectors.width > 1:
+            for coords in copies:
+                _prefetch_beside(lin, n, total, vectors, coords)
+        for coords in copies:
+            _store_rows(lin, n, total, tile, vectors, coords)
+        return
+    for coords in copies:
         line = lin.value(total, coords)
         assert n.src[2] is total and len(n.src) == 3, n
         found = matrix_units.store_address(n.src[0], lin.at(n.src[1], coords), fragment, row, column)
@@ -79,45 +87,101 @@ def store_fragments(lin: Emitter, n: UOp, fixed: Coords) -> None:
         lin.force(UOp(Ops.STORE_TILE, None, (n.src[0], lin.expression(index), apart, line), shape))
 
 
-def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, coords: Coords) -> None:
+class _Vectors(NamedTuple):
+    """The vectors of adjacent columns that a lane stores.
+
+    Attributes:
+        fragment: the layout of the accumulator when it is stored.
+        positions: row and column of the first element of a vector, given those of the ``ranges`` within the lane.
+        width: elements of a vector.
+        exchanged: lanes exchange columns before they store.
+    """
+
+    fragment: Fragment
+    positions: Mapping[UOp, UOp]
+    ranges: tuple[UOp, UOp]
+    width: int
+    exchanged: bool
+
+    @property
+    def steps(self) -> list[tuple[int, int]]:
+        """Return the row and column of each vector within the lane."""
+        return [(int(r), int(c)) for r, c in self.fragment.places()[0][:: self.width]]
+
+    def positions_of(self, step: tuple[int, int]) -> dict[UOp, UOp]:
+        """Return the row and column of a vector's first element."""
+        return {own: at.substitute({r: UOp.index(s) for r, s in zip(self.ranges, step)})
+                for own, at in self.positions.items()}
+
+
+def _vectors(lin: Emitter, index: UOp, tile: ThreadTile) -> _Vectors:
+    """Return the vectors in which lanes store a tile: along its columns if memory is contiguous along them."""
+    along = _runs_along(lin, index, tile.column, tile.fragment)
+    fragment = _after_exchange(tile.fragment) if along else tile.fragment
+    width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
+    lanes = math.prod(size for size, _, _ in fragment.lanes)
+    starts = matrix_units.lane_position(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
+    own = (tile.row, tile.column)
+    at = lin.new_range(range_size(tile.row), Role.LOOP), lin.new_range(range_size(tile.column), Role.LOOP)
+    return _Vectors(fragment, {r: start + a for r, start, a in zip(own, starts, at)}, at, width, along)
+
+
+def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, vectors: _Vectors, coords: Coords) -> None:
     """Store vectors of adjacent columns if memory is contiguous along them, else single elements. Loads of up to
     ``blocks.beside`` vectors are issued before the first of their stores, because the compiler may not reorder a load
     and a store."""
-    fragment, row, column = tile.fragment, tile.row, tile.column
-    along = _runs_along(lin, n.src[1], column, fragment)
-    own = _of_the_sum(n.src[2], total, row)
+    width, stores = vectors.width, list[UOp]()
+    own = _of_the_sum(n.src[2], total, tile.row)
     line = value_in(lin, own, tile, coords)
-    rows, fragment = _exchanged(lin, line, fragment) if along else (None, fragment)
-    width = fragment.registers[0][0] if along and fragment.registers[0][1:] == (0, 1) else 1
-    lanes = math.prod(size for size, _, _ in fragment.lanes)
-    down, across = matrix_units.lane_position(fragment, UOp(Ops.SPECIAL, dtypes.index, (), ("lidx0", lanes)))
-    steps, stores = fragment.places()[0], list[UOp]()
+    rows = _exchanged(lin, line, tile.fragment) if vectors.exchanged else None
     lane = lin.new_range(width, Role.VECTOR) if width > 1 else UOp.index(0)
-    at = tuple(lin.new_range(range_size(r), Role.LOOP) for r in (row, column))
-    place = lin.affine(n.src[1].substitute({row: down + at[0], column: across + at[1] + lane}), at)
-    for first in range(0, fragment.size, width):
+    positions = {**vectors.positions, tile.column: vectors.positions[tile.column] + lane}
+    place = lin.affine(n.src[1].substitute(positions), vectors.ranges)
+    for number, step in enumerate(vectors.steps):
+        first = number * width
         part = rows(first, width) if rows is not None else lin.picked(line, range(first, first + width))
         name = lin.named(part)
         if width > 1:
             name = UOp(Ops.AFTER, None, (name, lane))  # a named line with lanes
             lin.reread[name] = True
             lin.scopes[-1].values[name, ()] = part
-        r, c = (int(x) for x in steps[first])
-        table, store = {row: down + r, column: across + c + lane}, n
+        table, store = vectors.positions_of(step), n
+        table[tile.column] += lane
         if place is not None:  # the addresses of all rows differ by a constant
-            rest, constant, (down_step, across_step) = place
-            table |= {n.src[1]: shifted(rest, constant + r * down_step + c * across_step)}
+            table |= {n.src[1]: _at_step(place, step)}
         store = simplify(n.substitute({own: name}).substitute(table))
         alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
         if alike:
             store = simplify(store.substitute(alike))
         stores.append(store)
-        if len(stores) == lin.kernel.target.blocks.beside or first + width >= fragment.size:
+        if len(stores) == lin.kernel.target.blocks.beside or first + width >= vectors.fragment.size:
             for load in (x for s in stores for x in toposort(s.src[2:]) if x.op is Ops.LOAD):
                 lin.value(load, lin.coords_of(load, coords))
             for each in stores:
                 lin.store(each, coords)
             stores = []
+
+
+def _at_step(place: tuple[UOp, int, list[int]], step: tuple[int, int]) -> UOp:
+    """Return the index of a vector from an affine index (``Emitter.affine``) of its row and column."""
+    rest, constant, strides = place
+    return shifted(rest, constant + sum(s * stride for s, stride in zip(step, strides)))
+
+
+def _prefetch_beside(lin: Emitter, n: UOp, total: UOp, vectors: _Vectors, coords: Coords) -> None:
+    """Prefetch the vectors that a store of a staged unit's sum loads for each row and column."""
+    inside, own = set(toposort(total)), vectors.positions
+    for load in (x for x in toposort(n.src[2:]) if x.op is Ops.LOAD and x not in inside):
+        if load.src[0].op is not Ops.PARAM or not own.keys() <= load.ranges:
+            continue
+        place = lin.affine(load.src[1].substitute(dict(own)), vectors.ranges)
+        if place is None or not all(map(lin.index_only, load.src[2:])):
+            continue
+        for step in vectors.steps:
+            index = _at_step(place, step)
+            for valid in load.src[2:]:
+                index = valid.substitute(vectors.positions_of(step)).where(index, UOp.index(0)).simplify()
+            lin.force(UOp(Ops.PREFETCH, None, (lin.memory(load.src[0], coords), lin.indexed(index, coords))))
 
 
 def _store_statistics(lin: Emitter, n: UOp, fixed: Coords) -> None:
@@ -170,12 +234,12 @@ def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
     return border.pop() if len(border) == 1 else total
 
 
-def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[int, int], UOp] | None, Fragment]:
-    """Exchange columns between lanes. Return a reader of vectors and the new fragment layout; (None, ``fragment``) if
-    the layout does not fit."""
+def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> Callable[[int, int], UOp] | None:
+    """Exchange columns between lanes. Return a reader of vectors of the new layout (``_after_exchange``); None if the
+    layout does not fit."""
     digits = _digits(fragment)
     if digits is None:
-        return None, fragment
+        return None
     (pair, *between, blocks), lanes = digits
     size, here = lanes[0][0], lin.here
     packed = line.dtype.itemsize == 2
@@ -204,9 +268,19 @@ def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> tuple[Callable[[i
         part = lin.picked(words, order[first // per : (first + width) // per])
         return lin.emit(here, UOp(Ops.BITCAST, line.dtype.scalar.vec(width), (part,))) if packed else part
 
-    beside = pair[0] * size
-    whole = ((beside, 0, 1), *between, (blocks[0] // size, 0, beside * size))
-    return vector, Fragment(whole, ((size, 0, beside), *lanes[1:]))
+    return vector
+
+
+def _after_exchange(fragment: Fragment) -> Fragment:
+    """Return the layout of a fragment after the exchange of columns between lanes; itself if the layout does not fit.
+    """
+    digits = _digits(fragment)
+    if digits is None:
+        return fragment
+    (pair, *between, blocks), (first, *others) = digits
+    beside = pair[0] * first[0]
+    whole = ((beside, 0, 1), *between, (blocks[0] // first[0], 0, beside * first[0]))
+    return Fragment(whole, ((first[0], 0, beside), *others))
 
 
 def _digits(fragment: Fragment) -> tuple[tuple[Digit, ...], tuple[Digit, ...]] | None:

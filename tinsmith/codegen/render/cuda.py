@@ -281,6 +281,7 @@ class CUDARenderer(GPURenderer):
     reinterpreted = "bitcast<{kind}>({value})"
     shared = "__shared__ __align__(16)"
     barrier = "__syncthreads();"
+    prefetch = 'asm volatile("prefetch.global.L2 [%0];" :: "l"({}));'
     places = ("blockIdx.{axis}", "threadIdx.{axis}")
     warps = {Ops.SHUFFLE: "__shfl_xor_sync({mask}, {value}, {arg})", Ops.MATCH: "match<{arg}>({value})",
              Ops.WARP_BARRIER: "__syncwarp();"}

@@ -88,6 +88,7 @@ class GPURenderer(CLanguage):
         helpers: helper functions by name; the source contains the ones that the kernel calls.
         mixes_widths: operators accept mixed 32- and 64-bit integers, and an index may be either.
         warps: warp operations (shuffle, match, barrier).
+        prefetch: the prefetch of the line at a pointer, for devices whose matrix units read staged operands.
     """
 
     shared = ""
@@ -104,6 +105,7 @@ class GPURenderer(CLanguage):
     helpers: Mapping[str, str] = {}
     mixes_widths = True
     warps: Mapping[Op, str] = {}
+    prefetch = ""
     fused = "fma"
     signed_wraps = False
     scalar_types = {
@@ -287,6 +289,8 @@ class LaneBody(Body):
             text[u] = [found + lane for lane in r.lanes[:2]]
         elif u.op is Ops.WARP_BARRIER:
             self.line(r.warp(u, self.program))
+        elif u.op is Ops.PREFETCH:
+            self.line(r.prefetch.format(f"{text[u.src[0]][0]}+{addend(self.at(u.src[1], 0))}"))
         elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
             r.ring_line(self, u)
         elif u.op is Ops.LOAD_MATRIX:  # 32-bit words of two elements each
