@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tinsmith import Tensor
 from tinsmith.codegen.render.cuda import cuda_target
@@ -87,3 +89,40 @@ def test_long_sums_of_few_tiles_are_cut() -> None:
     a, b = f16(8192, 8192), f16(8192, 8192)
     found = tile_cut(next(n for n in toposort((a @ b).uop) if n.op is Ops.REDUCE), CUDA)
     assert found is not None and found.chunks == 1, "there are tiles enough"
+
+
+def weight_gradient(x: Tensor, y: Tensor) -> UOp:
+    """Return the sum over all axes but the last of the products of x and y."""
+    axes = "abc"[: x.ndim - 1]
+    return next(n for n in toposort(Tensor.einsum(f"{axes}m,{axes}n->mn", x, y).uop) if n.op is Ops.REDUCE)
+
+
+@given(st.integers(1, 300_000), st.sampled_from([64, 320, 768, 1000, 3072]), st.sampled_from([96, 768, 1024]))
+def test_weight_gradients_of_any_number_of_rows_are_cut_into_boxes(rows: int, m: int, n: int) -> None:
+    found = tile_cut(weight_gradient(f16(rows, m), f16(rows, n)), CUDA)
+    if found is not None and found.chunks > 1:
+        assert found.length % 64 == 0 and (found.chunks - 1) * found.length < rows <= found.chunks * found.length
+    if rows >= 16384 and m * n <= 768 * 768 and rows % 64 == 0:
+        assert found is not None and found.chunks > 1
+
+
+def test_axes_that_are_one_in_memory_are_cut_as_one() -> None:
+    def joined(x: Tensor, y: Tensor) -> tuple[int, int, int]:
+        found = tile_cut(weight_gradient(x, y), CUDA)
+        assert found is not None
+        return found.joined, found.chunks, found.length
+
+    assert joined(f16(8, 1024, 768), f16(8, 1024, 768)) == (2, 5, 1664)
+    assert joined(f16(64, 197, 768), f16(64, 197, 3072)) == (2, 2, 6336), "197 is a prime"
+    turned = f16(1024, 8, 768).permute(1, 0, 2)
+    assert joined(f16(8, 1024, 768), turned)[0] == 1, "the rows of a batch are apart in one of them"
+
+
+@pytest.mark.parametrize("rows", [(1344,), (7, 193), (5, 256), (1000,)])
+def test_values_of_sums_cut_into_boxes_stay(rows: tuple[int, ...]) -> None:
+    device, rng = "PYTHON:G512:C3:B232448", np.random.default_rng(0)
+    x, y = (rng.integers(-3, 4, (*rows, n)).astype(np.float16) for n in (64, 96))
+    on = [Tensor(a, device=device) for a in (x, y)]
+    axes = "abc"[: len(rows)]
+    got = Tensor.einsum(f"{axes}m,{axes}n->mn", *on).numpy()
+    np.testing.assert_array_equal(got, (x.reshape(-1, 64).astype(np.float32).T @ y.reshape(-1, 96)).astype(np.float16))

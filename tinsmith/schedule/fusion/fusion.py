@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinsmith.codegen.lower.indexing import ZERO, Index, move
+from tinsmith.codegen.lower.indexing import ZERO, Index, flatten, move
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.structure import Role, contraction, count_of
 from tinsmith.ir.uop import toposort
@@ -283,14 +283,22 @@ def _seam(value: UOp, index: Index) -> UOp | None:
     """Return the view to stage so that reads are strided: the views below it have indices with quotients of sums of
     ranges.
 
-    The quotient of a single range needs no stage, because its loop can be split there. None if there is no such view.
+    The quotient of a single range needs no stage, because its loop can be split there. None if there is no such view,
+    or if the quotients cancel in the address of the value below all views, as those of merged neighbouring axes do.
     """
+    seam: UOp | None = None
     while value.op.kind == "movement" and value.op is not Ops.UNWINDOW:
         below = move(value, index)[0]
-        if any(len(n.src[0].ranges) > 1 for i in below for n in toposort([i]) if n.op in (Ops.IDIV, Ops.MOD)):
-            return value
+        if seam is None and any(map(_divides_sums, below)):
+            seam = value
         value, index = value.src[0], below
-    return None
+    if seam is not None and value.op.kind != "movement" and not _divides_sums(flatten(value.shape, index).simplify()):
+        return None
+    return seam
+
+
+def _divides_sums(index: UOp) -> bool:
+    return any(len(n.src[0].ranges) > 1 for n in toposort([index]) if n.op in (Ops.IDIV, Ops.MOD))
 
 
 def fused(roots: Sequence[UOp], costs: Costs) -> Fusion:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import pairwise
 from typing import NamedTuple
 
 from tinsmith.codegen.lower.indexing import Index, flatten
@@ -132,11 +133,15 @@ class TileCut(NamedTuple):
     Attributes:
         axis: the reduced axis that is split.
         chunks: the number of chunks; 1: no split.
+        length: the elements of a chunk along the axis; the last chunk may have fewer.
+        joined: the number of axes, from ``axis`` on, that are split as one.
         order: the order of axes in which the partial results of a chunk are stored.
     """
 
     axis: int
     chunks: int
+    length: int
+    joined: int
     order: tuple[int, ...]
 
 
@@ -144,7 +149,8 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     """Return the split-K of a sum of products that gives a staged matrix unit tiles for all cores.
 
     A split into one chunk means that there are enough tiles. None if no staged unit computes the sum, or if rows of a
-    box would be too short.
+    box would be too short. Reduced axes that are one axis in memory have any number of chunks of whole boxes: bulk
+    copies fill the last one with zeros. Pixels of windows are split along one axis, without a rest.
 
     The cost of a chunk is one write and one read of its partial results. Their rows follow the first operand; their
     columns follow the memory order of the second.
@@ -153,26 +159,48 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
         stored_type(f) is u.a for f in product.src)]
     index = ranges_of(product.shape)
-    reads = [_stored(f, index, u.a) for u in units[:1] for f in product.src]
-    if not reads or None in reads:
+    reads = [r for u in units[:1] for f in product.src if (r := _stored(f, index, u.a)) is not None]
+    if len(reads) < 2:
         return None
-    a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads if r is not None)
+    a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads)
     kept = frozenset(r for n, r in enumerate(index) if n not in axes)
     m, n, batch = (math.prod(int(r.vmax) + 1 for r in kept & own) for own in (a - b, b - a, a & b))
     steps, width = [product.shape[axis] for axis in axes], ROW_BYTES // units[0].a.itemsize
-    if 2 * min(m, n) < width or _patch(steps) < width:
+    joins = _is_one_axis(reads, index, axes, max(target.bulk_copy // units[0].a.itemsize, 1))
+    if 2 * min(m, n) < width or (not joins and _patch(steps) < width):
         return None
 
-    def price(axis: int, chunks: int) -> float:
+    def price(chunks: int, depth: int) -> float:
         cycles = min(waves_of(target, (m, n), (u.m * t.below, u.n), batch * chunks) * u.m * t.below * u.n / t.speed
                      for u in units for t in u.tiles)
         partial = (chunks * node.size * 2 * node.dtype.itemsize * target.costs.balance + target.costs.launch)
-        return float(cycles * math.prod(steps) // chunks * target.cores + partial * (chunks > 1))
-    ways = [(axis, c) for axis, size in zip(axes, steps) for c in range(1, min(size, target.cores) + 1) if size % c == 0
-            and _patch([s // c if a == axis else s for a, s in zip(axes, steps)]) >= width]
-    strides = linear_form(flatten(reads[1].source.shape, reads[1].place))[0] if reads[1] is not None else {}
+        return float(cycles * depth * target.cores + partial * (chunks > 1))
+    whole = math.prod(steps)
+    ways = [(price(c, whole // c), c, axis, size // c, 1) for axis, size in zip(axes, steps)
+            for c in range(1, min(size, target.cores) + 1)
+            if size % c == 0 and _patch([s // c if a == axis else s for a, s in zip(axes, steps)]) >= width]
+    if joins:
+        boxes = -(-whole // width)
+        each = {-(-boxes // c) for c in range(1, max(min(boxes // 2, target.cores), 1) + 1)}
+        ways += [(price(-(-boxes // n), n * width), -(-boxes // n), axes[0], n * width, len(axes)) for n in each]
+    _, chunks, axis, length, joined = min(ways)
+    strides = linear_form(flatten(reads[1].source.shape, reads[1].place))[0]
     order = sorted(range(product.ndim), key=lambda n: (1, -strides.get(index[n], 0)) if index[n] in b - a else (0, n))
-    return TileCut(*min(ways, key=lambda way: (price(*way), way[1])), tuple(order))
+    return TileCut(axis, chunks, length, joined, tuple(order))
+
+
+def _is_one_axis(reads: Sequence[Read], index: Index, axes: Sequence[int], unit: int) -> bool:
+    """Return True if the reduced axes are neighbours and form one axis in the memory of both factors, as the batch and
+    the rows of a linear layer do, and if rows in memory start at multiples of ``unit`` elements."""
+    long = [index[a] for a in axes if index[a].ranges]
+    for read in reads:
+        strides = linear_form(flatten(read.source.shape, read.place))[0]
+        apart = any(strides.get(a) != strides.get(b, 0) * (b.vmax + 1) for a, b in pairwise(long))
+        if any(stride != 1 and stride % unit for stride in strides.values()):
+            return False
+        if apart or read.slides or any(at.vmin < 0 or at.vmax >= s for at, s in zip(read.place, read.source.shape)):
+            return False
+    return tuple(axes) == tuple(range(axes[0], axes[-1] + 1))
 
 
 def _patch(sizes: Sequence[int]) -> int:

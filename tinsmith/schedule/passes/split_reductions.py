@@ -20,7 +20,7 @@ from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of
-from tinsmith.schedule.passes.channels_last import tile_cut
+from tinsmith.schedule.passes.channels_last import TileCut, tile_cut
 from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.target.target import Target
 
@@ -193,6 +193,13 @@ class _Cut(NamedTuple):
     down: bool
 
     def apart(self, x: UOp) -> UOp:
+        """Return an input in chunks; zeros fill the last chunk of a sum of products."""
+        before, (chunks, length), after = (
+            self.shape[: self.axis], self.shape[self.axis : self.axis + 2], self.shape[self.axis + 2 :])
+        size = x.size // math.prod((*before, *after))
+        if chunks * length > size:
+            x = x.reshape((*before, size, *after))
+            x = x.pad(tuple((0, chunks * length - size if a == self.axis else 0) for a in range(x.ndim)))
         return x.reshape(self.shape)
 
 
@@ -201,7 +208,7 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
     if not all(isinstance(s, int) for s in x.shape):
         return None
     if (tiled := tile_cut(node, target) if _adds_products(node) else None) is not None:
-        return _at(x.shape, axes, tiled.axis, tiled.chunks, tiled.order) if tiled.chunks > 1 else None
+        return _tiles(x.shape, axes, tiled) if tiled.chunks > 1 else None
     results, length, cuts = node.size, x.size // max(node.size, 1), target.costs.cuts
     products = _adds_products(node)
     along = _memory_axis(x) if length >= cuts.column and not products else None
@@ -230,13 +237,23 @@ def _cut(node: UOp, target: Target) -> _Cut | None:
         chunks = _chunks(x.shape[axis], wished, cuts.least)
     if chunks is None:
         return None
-    return _at(x.shape, axes, axis, chunks, range(x.ndim), down)
+    return _at(x.shape, axes, axis, (chunks, x.shape[axis] // chunks), range(x.ndim), down)
 
 
-def _at(sizes: tuple[int, ...], axes: tuple[int, ...], axis: int, chunks: int, order: Sequence[int],
+def _tiles(sizes: tuple[int, ...], axes: tuple[int, ...], cut: TileCut) -> _Cut:
+    """Return the split of a matmul, with the axes that are split as one merged."""
+    end, fewer = cut.axis + cut.joined, cut.joined - 1
+    own = [a - fewer * (a >= end) if a < cut.axis or a >= end else cut.axis for a in range(len(sizes))]
+    order = [own[a] for a in cut.order if not cut.axis < a < end]
+    merged = (*sizes[: cut.axis], math.prod(sizes[cut.axis : end]), *sizes[end:])
+    return _at(merged, tuple(sorted({own[a] for a in axes})), cut.axis, (cut.chunks, cut.length), order)
+
+
+def _at(sizes: tuple[int, ...], axes: tuple[int, ...], axis: int, chunks: tuple[int, int], order: Sequence[int],
         down: bool = False) -> _Cut:
-    """Return the split of ``axis`` into ``chunks``, whose results are stored in the given order of axes."""
-    shape = (*sizes[:axis], chunks, sizes[axis] // chunks, *sizes[axis + 1 :])
+    """Return the split of ``axis`` into ``chunks`` (number, length), whose results are stored in the given order of
+    axes."""
+    shape = (*sizes[:axis], *chunks, *sizes[axis + 1 :])
     inner = tuple(a + (a >= axis) for a in axes)  # the axis inside a chunk comes after the axis of the chunks
     inner = tuple(sorted({a for a in inner if a != axis} | {axis + 1}))
     first = (axis, *(a + (a >= axis) for a in order))

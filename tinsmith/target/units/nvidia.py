@@ -48,12 +48,11 @@ _OPERANDS = (("bf16", dtypes.bfloat16), ("f16", dtypes.float16), ("tf32", dtypes
 HOPPER = tuple(_wgmma(name, dtype, n, tiles, chains)
                for name, dtype in _OPERANDS for n, tiles, chains in (
                    (256, (UnitTile(2, 4, 1.0), UnitTile(2, 4, 1.03, True), UnitTile(1, 5, 0.87)), _ATTENTION),
-                   (192, (UnitTile(2, 5, 0.98), UnitTile(2, 5, 1.0, True), UnitTile(3, 4, 1.03, True), UnitTile(1, 6,
-                                                                                                                0.72),
-                          UnitTile(2, 5, 1.0, True, turns=2)), _ATTENTION),
-                   (128, (UnitTile(2, 6, 0.94), UnitTile(2, 6, 0.95, True), UnitTile(1, 8, 0.73), UnitTile(2, 6, 0.93,
-                                                                                                           True,
-                                                                                                           turns=2)),
+                   (192, (UnitTile(2, 5, 0.98), UnitTile(2, 5, 1.0, True), UnitTile(3, 4, 1.0),
+                          UnitTile(3, 4, 1.03, True), UnitTile(1, 6, 0.72), UnitTile(2, 5, 1.0, True, turns=2)),
+                    _ATTENTION),
+                   (128, (UnitTile(2, 6, 0.94), UnitTile(2, 6, 0.95, True), UnitTile(1, 8, 0.73),
+                          UnitTile(2, 6, 0.93, True, turns=2)),
                     (UnitTile(2, 2, 1.0, True, 128, True, 2), UnitTile(2, 2, 0.89, between=64),
                      UnitTile(1, 2, 0.6, between=128))),
                    (64, (UnitTile(2, 6, 0.58), UnitTile(2, 6, 0.64, True), UnitTile(1, 8, 0.5)),
