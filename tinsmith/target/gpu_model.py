@@ -55,6 +55,7 @@ class GpuModel(NamedTuple):
     hiding: float = 0.25  # exponent of the slowdown with fewer warps: (warps / resident warps) ** hiding
     result: float = 88.0  # cost of a staged unit's epilogue, in steps of the sum
     after: float = 30.0  # additional cost per operation of the epilogue, in steps of the sum
+    loaded: float = 80.0  # additional cost of each byte that the epilogue loads per result, in steps of the sum
     alone: float = 2.5  # factor on the epilogue's cost where one ping-pong group executes it alone
     # additional cycles of a staged unit per row of a copied patch (im2col), compared with a longer box
     patch: float = 0.9

@@ -287,7 +287,7 @@ def shared_sum(target: Target, results: int, groups: int) -> Price:
 
 
 def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int, waves: int, length: int,
-                 results: float = 0.0, rows: int = 0) -> TileSteps:
+                 results: float = 0.0, rows: int = 0, beside: float = 0.0) -> TileSteps:
     """Return the steps of a tile that reads its operands from a ring: ``tile.below`` unit tiles high and ``columns``
     wide, at the fraction ``tile.speed`` of the unit's rate.
 
@@ -295,10 +295,11 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int,
         length: elements of the sum.
         results: elements of the sum that the unit could process during the epilogue, while it is idle.
         rows: rows of patches (convolution) that bulk copies transfer for each ``ROW_BYTES`` of the sum.
+        beside: elements of the sum that the unit could process while the epilogue waits for the values that it loads.
     """
-    data, long = target.blocks, length + results
+    data, long = target.blocks, length + results + beside
     if tile.turns:  # ping-pong: one group's epilogue overlaps with another's products
-        alone = data.alone * results
+        alone = data.alone * results + beside
         long = max(length, (length + alone) / tile.turns) + alone / waves
     products = 2.0 * unit.m * tile.below * columns / rate_of_core(unit, target)
     return TileSteps(waves * long, products, beside=data.patch * rows * unit.a.itemsize / ROW_BYTES, speed=tile.speed)
@@ -307,5 +308,14 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int,
 def storing(target: Target, unit: MatrixUnit, after: int) -> float:
     """Return the elements of the sum that a staged unit could process during the epilogue, with ``after`` operations
     per result."""
-    share = unit.rate / max(u.rate for u in target.units)
-    return (target.blocks.result + target.blocks.after * after) * share
+    return (target.blocks.result + target.blocks.after * after) * _share(target, unit)
+
+
+def loading(target: Target, unit: MatrixUnit, nbytes: int) -> float:
+    """Return the elements of the sum that a staged unit could process while the epilogue waits for ``nbytes`` that it
+    loads per result."""
+    return target.blocks.loaded * nbytes * _share(target, unit)
+
+
+def _share(target: Target, unit: MatrixUnit) -> float:
+    return unit.rate / max(u.rate for u in target.units)

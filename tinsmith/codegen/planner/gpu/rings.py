@@ -24,7 +24,7 @@ from functools import partial
 from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
-from tinsmith.codegen.planner.cost import price, staged_steps, storing, waves_of
+from tinsmith.codegen.planner.cost import loading, price, staged_steps, storing, waves_of
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.back_to_back_gemm import chained_sums, greatest, relative_sums
 from tinsmith.codegen.transform.computed_operand import inner_contractions, outer_folds
@@ -53,15 +53,15 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     stored = next((r for r in (*x, *y) if all(stride_of(s.src[1], r) == 1 for s in kernel.stores)), None)
     m, n = (y, x) if stored in x else (x, y)
     lengths, after = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}, _operations_after(kernel, fold)
-    reads = _reads_after(kernel, fold, x, y)
+    loaded_after = _bytes_after(kernel, fold, x, y)
     for unit in target.units:
         if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix_units.operands(
                 fold, m[0], n[0], unit) is None:
             continue
-        results = storing(target, unit, after)
+        results, beside = storing(target, unit, after), loading(target, unit, loaded_after)
         for tile in unit.tiles:
             side, steps = unit.m * tile.below, ROW_BYTES // unit.a.itemsize
-            if tile.turns and reads and side * unit.n // unit.threads > target.blocks.sums_beside:
+            if tile.turns and loaded_after and side * unit.n // unit.threads > target.blocks.sums_beside:
                 continue
             vector = unit.fragment_c.registers[0][0] * unit.fragment_c.lanes[0][0]  # columns that a lane stores at once
             vectors = {stored: vector} if stored is not None and range_size(stored) % vector == 0 else {}
@@ -80,16 +80,17 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
                 filled = "producer warps fill" if tile.roles else "a ring of"
                 filled = f"{tile.turns} ping-pong groups, {filled}" if tile.turns else filled
                 rows = sum(size for group, size in zip(groups, (side, unit.n)) if len(group) > 1)
-                spent = price(target, staged_steps(target, unit, tile, unit.n, waves, places[2], results, rows))
+                steps_of = staged_steps(target, unit, tile, unit.n, waves, places[2], results, rows, beside)
+                spent = price(target, steps_of)
                 yield Candidate(f"tiles of {side} × {unit.n} with {unit.name}, {filled} {tile.slots} slots", spent,
                                 partial(apply_tile, groups=groups, unit=unit, tile=tile))
 
 
-def _reads_after(kernel: Kernel, fold: UOp, x: Sequence[UOp], y: Sequence[UOp]) -> bool:
-    """Return True if the epilogue loads an element for each result."""
+def _bytes_after(kernel: Kernel, fold: UOp, x: Sequence[UOp], y: Sequence[UOp]) -> int:
+    """Return the bytes that the epilogue loads for each result."""
     inside, sides = set(toposort(fold)), (frozenset(x), frozenset(y))
-    return any(n.op is Ops.LOAD and all(not side.isdisjoint(n.src[1].ranges) for side in sides)
-               for n in toposort([s.src[2] for s in kernel.stores]) if n not in inside)
+    return sum(n.dtype.itemsize for n in toposort([s.src[2] for s in kernel.stores]) if n.op is Ops.LOAD and (
+        n not in inside and all(not side.isdisjoint(n.src[1].ranges) for side in sides)))
 
 
 def _operations_after(kernel: Kernel, fold: UOp) -> int:
