@@ -148,6 +148,20 @@ def test_places_of_adaptive_pools(name: str, size: Any) -> None:
     np.testing.assert_array_equal(places.numpy(), chosen.numpy())
 
 
+@pytest.mark.parametrize("kernel, stride, padding, dilation", [(3, 2, 1, 1), (2, 2, 1, 1), (3, 1, 1, 2), (3, 3, 1, 2)])
+@pytest.mark.parametrize("fill", [-np.inf, np.nan, 0])
+def test_places_of_maxima_among_special_values(kernel: int, stride: int, padding: int, dilation: int,
+                                               fill: float) -> None:
+    """Planes of one value, of infinities next to padding, of NaN: the first of equal values, the last NaN."""
+    x = np.random.default_rng(0).integers(0, 3, (2, 3, 9, 8)).astype(np.float32)
+    x[0, 0], x[1, 1, 2:6, ::2] = fill, fill
+    values, places = Tensor(x).max_pool2d(kernel, stride, dilation=dilation, padding=padding, return_indices=True)
+    want, chosen = torch.nn.functional.max_pool2d(torch.tensor(x), kernel, stride, padding, dilation,
+                                                  return_indices=True)
+    np.testing.assert_array_equal(values.numpy(), want.numpy())
+    np.testing.assert_array_equal(places.numpy(), chosen.numpy())
+
+
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {f"{n}{o or ''}": (n, o) for n, o in (
     *((n, {}) for n in ("ReLU", "ReLU6", "SELU", "SiLU", "Mish", "Hardswish", "Hardsigmoid", "Sigmoid", "LogSigmoid",
                         "Tanh", "Softsign", "GELU", "LeakyReLU", "ELU", "CELU", "Hardtanh", "Softplus", "PReLU",

@@ -46,17 +46,17 @@ from tinsmith.tensor.nnops.windows import (
     check_channels,
     finish,
     first_greatest,
+    first_greatest_place,
     found_again,
     in_either_order,
-    is_first_greatest,
     output_sizes,
     pad_pairs,
     padded,
+    plane_index,
     pool_arguments,
     pool_windows,
     spatial_dims,
     unbatched,
-    window_places,
     window_steps,
 )
 from tinsmith.tensor.reduce.reduce import accumulator
@@ -407,11 +407,10 @@ class Functional(LinearAlgebra):
         out = self._new(greatest.uop.reshape(shape))
         if not return_indices:
             return out
-        places = padded(window_places(self, len(kernel)), ((0, 0),) * (self.ndim - len(kernel)) + amounts, 0)
-        there = pool_windows("max_pool2d", places, kernel, steps, spread, amounts if ceil_mode else None, 0)[0]
-        chosen = is_first_greatest(greatest.detach(), self._new(windows).detach())
-        found = chosen.where(self._new(there), 0).uop.reduce("ADD", axes).reshape(shape)
-        return out, self._new(found.cast(dtypes.default_int))
+        place = first_greatest_place(greatest.detach(), self._new(windows).detach())
+        found = plane_index(self._new(place.uop.reshape(shape)), self.shape[self.ndim - len(kernel):], kernel, steps,
+                            spread, [b for b, _ in amounts])
+        return out, found.cast(dtypes.default_int)
 
     def max_unpool2d(self, indices: Self, kernel_size: Ints = 2, stride: Ints | None = None,
                      dilation: Ints = 1, padding: Ints = 0, output_size: Sequence[int] | None = None) -> Self:

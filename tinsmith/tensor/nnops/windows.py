@@ -189,22 +189,47 @@ def _reduced_axes(out: LinearAlgebra, windows: LinearAlgebra) -> list[int]:
 
 def is_first_greatest(out: T, windows: T) -> T:
     """Return True at the element of each window that is its maximum: the first of equal ones, the last NaN."""
+    axes, rank, _ = _ranks(out, windows)
+    return rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
+
+
+def first_greatest_place(out: T, windows: T) -> T:
+    """Return the row-major index of that element in its window."""
+    axes, rank, count = _ranks(out, windows)
+    highest = rank.max(axes, keepdim=True)
+    return out.isnan().where(highest - 1, count - highest)
+
+
+def _ranks(out: T, windows: T) -> tuple[list[int], T, Any]:
+    """Return the axes of the windows, a positive rank of each maximum (the highest is chosen), and the number of
+    elements of a window."""
     axes = _reduced_axes(out, windows)
     place = windows.uop.iota_like(axes[0]) if axes else windows.uop.zeros(dtypes.int32)
     for a in axes[1:]:
         place = place * windows.shape[a] + windows.uop.iota_like(a)
     count = product([windows.shape[a] for a in axes])
     places = windows._new(place)
-    rank = windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0))  # last NaN wins
-    return rank.gt(0) & rank.eq(rank.max(axes, keepdim=True))
+    return axes, windows.eq(out).where(count - places, windows.isnan().where(places + 1, 0)), count
 
 
-def window_places(x: LinearAlgebra, dims: int) -> UOp:
-    """Return each element's row-major index in its plane of the last ``dims`` axes."""
-    place = x.uop.iota_like(x.ndim - dims)
-    for a in range(x.ndim - dims + 1, x.ndim):
-        place = place * x.shape[a] + x.uop.iota_like(a)
-    return place
+def plane_index(place: T, size: Sequence[Any], kernel: Sequence[int], steps: Sequence[int], spread: Sequence[int],
+                before: Sequence[int]) -> T:
+    """Return the row-major index in a plane for an index in each window; of padding, that of the first element behind.
+
+    Args:
+        place: for each window, the index of an element in it.
+        size: the sizes of the plane.
+        before: the padding before each of its axes.
+    """
+    first, found = place.ndim - len(kernel), None
+    for a in range(len(kernel)):
+        inside = place % product(kernel[a:]) if a else place
+        offset = inside.idiv(product(kernel[a + 1:]))
+        at = place._new(place.uop.iota_like(first + a)) * steps[a] - before[a] + offset * spread[a]
+        if before[a] > 0:
+            at = at.maximum(at % spread[a] if spread[a] > 1 else 0)
+        found = at if found is None else found * size[a] + at
+    return place if found is None else found
 
 
 def finish(total: T, bias: T | None, dims: int, dtype: DType) -> T:
