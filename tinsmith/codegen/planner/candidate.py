@@ -156,9 +156,12 @@ def footprint(index: UOp, ranges: Iterable[UOp]) -> int:
 
 
 def lanes_of(kernel: Kernel, target: Target) -> int:
-    """Return the number of lanes of a vector register for the widest type that the kernel computes in."""
-    sizes = [n.dtype.itemsize for n in toposort(kernel.sink)
-             if n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
+    """Return the number of lanes of a vector register for the widest type that the kernel computes in: one that it only
+    converts results to, such as the index of a maximum as int64, is stored in several registers."""
+    widened = {n for s in kernel.stores if (value := s.src[-1]).op is Ops.CAST and (
+        value.src[0].dtype.itemsize < value.dtype.itemsize) for n in (s, value, s.src[0])}
+    sizes = [n.dtype.itemsize for n in toposort(kernel.sink) if n not in widened
+             and n.dtype.scalar is n.dtype and n.dtype not in (dtypes.index, dtypes.void)]
     return max(target.vector_bytes // max([4, *sizes]), 1)
 
 

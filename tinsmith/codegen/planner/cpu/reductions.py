@@ -410,10 +410,12 @@ def windows_fit(kernel: Kernel) -> bool:
 
 
 def window_opts(kernel: Kernel, target: Target) -> None:
-    """Unroll the windows, and the ranges of the output that are positions in a window; vectorize along the output."""
+    """Unroll the windows, and the ranges of the output that are positions in a window, or lie between the elements of a
+    vector of results; vectorize along the output."""
     _separate_positions(kernel)
+    between = _between_lanes(kernel, window_lane(kernel, target))
     window_lanes(kernel, target)
-    shared = [r for r in kernel.parallel if not any(r in f.ranges for f in kernel.folds)]
+    shared = [r for r in kernel.parallel if r in between or not any(r in f.ranges for f in kernel.folds)]
     copies = 1
     for r in sorted((r for r in shared if range_size(r) > 1), key=range_size):
         if range_size(r) * copies <= kernel.target.core.written_out:
@@ -422,6 +424,13 @@ def window_opts(kernel: Kernel, target: Target) -> None:
     for r in kernel.reduces:
         if range_size(r) > 1:  # a variable's typical value may leave one element or none
             apply_to(kernel, OptOps.UNROLL, r)
+
+
+def _between_lanes(kernel: Kernel, lane: UOp | None) -> set[UOp]:
+    """Return the range of results that lie between those of adjacent lanes: written together, they fill vectors."""
+    steps = {stride_of(s.src[1], lane) for s in kernel.stores} if lane is not None else set()
+    return {r for r in kernel.parallel if steps == {range_size(r)} and all(
+        stride_of(s.src[1], r) == 1 for s in kernel.stores)}
 
 
 def _separate_positions(kernel: Kernel) -> None:
