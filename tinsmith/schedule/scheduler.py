@@ -10,7 +10,7 @@ from tinsmith.core.terminal import show
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion.fusion import fused
+from tinsmith.schedule.fusion.memory_order import fused_in_best_orders
 from tinsmith.schedule.passes.channels_last import pitched
 from tinsmith.schedule.passes.layout_propagation import propagate_layouts, store_normalized
 from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
@@ -42,7 +42,8 @@ class Scheduler:
             self.roots = passed("padded rows", pitched(self.roots, target))
             self.roots = passed("sums of copies", sum_copies(self.roots))
             self.roots = passed("split reductions", split_reductions(self.roots, target))
-        fusion = passed("fusion", fused(self.roots, target.costs))
+        self.roots, fusion = fused_in_best_orders(self.roots, target.costs)
+        passed("fusion", fusion)
         if settings.DEBUG >= 6:
             show("\n".join(text for _, text in fusion.rows()))
         for node, verdict in fusion.stored().items():

@@ -60,6 +60,9 @@ class Costs(NamedTuple):
     unpartitioned: int = 16  # the same for several places of a kernel with reductions: its loops cannot be partitioned
     short_row: int = 16  # elements of a row up to which its loop is unrolled, so that it has no vectors
     scalar: int = 8  # the same for a value that is computed without vectors, at most
+    # An element that a kernel accesses across memory, relative to one along it: copying 4×56×56×64 floats to channels
+    # first takes 4 times as long as in their order (Zen 4). 0: each value is stored over its own axes.
+    across: int = 4
     join: int = 64  # operations per element of a gather or concatenation, whose loads are one per element
     operand: int = 12  # operations per element of a value that a contraction reads many times, at most
     # The same, times the number of reads of an element: x.relu() @ w for 512 × 768 elements on Zen 3 takes 28 us more
@@ -104,7 +107,7 @@ class Costs(NamedTuple):
 
 
 CORE_COSTS = Costs()
-GRID_COSTS = Costs(block_factors=False, light=48, windows=48, unpartitioned=128, short_row=0, scalar=1 << 62,
+GRID_COSTS = Costs(block_factors=False, across=0, light=48, windows=48, unpartitioned=128, short_row=0, scalar=1 << 62,
                    operand_reads=1 << 62, join=0, rows=128, rows_apart=1 << 12, streams=False, chain_bytes=2,
                    sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12, uneven_chunk=1 << 12,
                    digits=range(4, 7))

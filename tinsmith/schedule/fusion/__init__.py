@@ -5,6 +5,7 @@
 - ``fusion.py``: the walk over the graph that collects the reads of each value and records the verdicts: ``fused``
   returns the ``Fusion`` record. Every value that is not stored is computed inside its readers' kernels.
 - ``analysis.py``: one record of facts per value, and queries about contractions with computed operands.
+- ``memory_order.py``: the order of axes in which each value is stored.
 - ``fan_in.py``: backward slices for this decision: views above a value, and the elementwise fan-in down to reductions.
 
 Afterwards, on the list of kernels:

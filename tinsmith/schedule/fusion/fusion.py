@@ -14,8 +14,9 @@ read them.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from tinsmith.codegen.lower.indexing import ZERO, Index, flatten, move
@@ -53,18 +54,22 @@ class Fusion:
     Attributes:
         decisions: the record of each value that is read or stored.
         epilogues: contraction → its epilogues that are stored: if there are several, it is stored instead.
+        inputs: the inputs of the graph that are read, each with its read.
         reduce_ranges: (reduction, index) → the ranges it is reduced over at this index.
         count: number of ranges created.
     """
 
-    def __init__(self, roots: Sequence[UOp], analysis: Analysis) -> None:
+    def __init__(self, roots: Sequence[UOp], analysis: Analysis, reasons: Mapping[UOp, Verdict]) -> None:
         self.roots, self.analysis, self.costs, self.facts = roots, analysis, analysis.costs, analysis.facts
         self.decisions: dict[UOp, Decision] = {}
         self.epilogues: dict[UOp, list[UOp]] = {}
+        self.inputs: list[tuple[UOp, KernelInput]] = []
         self.reduce_ranges: dict[tuple[UOp, Index], tuple[UOp, ...]] = {}
         self.count = 0
         for root in roots:
             self.stage(root, rules.OUTPUT)
+        for node, verdict in reasons.items():
+            self.store(node, verdict)
         for node in reversed(analysis.order):
             if node.op not in SOURCES:
                 self.visit(node)
@@ -151,7 +156,10 @@ class Fusion:
     # *** requests ***
 
     def request(self, node: UOp, request: KernelInput) -> None:
-        if node.op not in SOURCES:
+        """Note a read of a value, or of an input of the graph."""
+        if node.op is Ops.BUFFER:
+            self.inputs.append((node, request))
+        elif node.op not in SOURCES:
             self.decision(node).requests.setdefault((id(request.group), request.index, request.around), request)
 
     def propagate(self, node: UOp, request: KernelInput) -> None:
@@ -301,17 +309,20 @@ def _divides_sums(index: UOp) -> bool:
     return any(len(n.src[0].ranges) > 1 for n in toposort([index]) if n.op in (Ops.IDIV, Ops.MOD))
 
 
-def fused(roots: Sequence[UOp], costs: Costs) -> Fusion:
+def fused(roots: Sequence[UOp], costs: Costs, reasons: Mapping[UOp, Verdict] = MappingProxyType({})) -> Fusion:
     """Return the decision which values of a graph are stored; all others are computed inside their readers' kernels.
 
     If several functions of one contraction would be stored, the decision is repeated: one of them is stored of which
     all others are functions, else the contraction itself.
+
+    Args:
+        reasons: values that are stored in any case, with the verdicts to report.
     """
     analysis = Analysis(roots, costs)
-    fusion = Fusion(roots, analysis)
+    fusion = Fusion(roots, analysis, reasons)
     analysis.kept = {below: next((v for v in values if all(_is_function_of(w, v) for w in values)), below)
                      for below, values in fusion.epilogues.items() if len(values) > 1}
-    return Fusion(roots, analysis) if analysis.kept else fusion
+    return Fusion(roots, analysis, reasons) if analysis.kept else fusion
 
 
 def _is_function_of(value: UOp, base: UOp) -> bool:
