@@ -298,10 +298,12 @@ def test_floats_beyond_a_small_integer_wrap_around(dtype: str) -> None:
     assert torch.equal(run(x), (x * 2).to(getattr(torch, dtype)))
 
 
-@pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (5, 1, 2), (3, 1, 1)])
+@pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (5, 1, 2), (3, 1, 1), (2, 3, 1), (3, 4, 0)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_of_pools_whose_windows_overlap(kernel: int, stride: int, padding: int, dtype: str) -> None:
-    x = torch.randn(2, 3, 13, 11).to(getattr(torch, dtype)).requires_grad_()
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_gradients_of_pools_whose_windows_overlap(kernel: int, stride: int, padding: int, dtype: str,
+                                                  layout: str) -> None:
+    x = torch.randn(2, 3, 13, 11).to(getattr(torch, dtype)).to(memory_format=getattr(torch, layout)).requires_grad_()
     with torch.no_grad():
         x[0, 0, 0, 0] = float("nan")  # windows hand on their gradient all the same
     y = F.max_pool2d(x, kernel, stride, padding)

@@ -418,6 +418,19 @@ def _few_rows(c: Nest) -> Answer:
     return (True,) if few else None
 
 
+def _split_lanes(c: Nest) -> Answer:
+    """Ask about a reduction that its kernel reads at the quotient and the remainder of its innermost loop, as sums per
+    phase that lie side by side in the result: the lanes would load each element by itself."""
+    if c.facts.product or c.read.around:
+        return None
+    lanes = max(c.outer, key=lambda r: r.arg[0], default=None)
+    if not any(n.op is Ops.MOD and lanes in n.ranges for n in toposort(c.read.index)):
+        return None
+    source = c.node.src[0]
+    work = max(c.analysis.facts[source].light, 1) * size_of(source) // max(size_of(c.node), 1)
+    return work > c.costs.scalar, work, c.costs.scalar
+
+
 NESTING = (
     FusionRule("NOOPT", "NOOPT=1 gives each reduction a kernel.",
                _no_opt, "NOOPT=1 disables fusion of reductions"),
@@ -451,6 +464,11 @@ NESTING = (
                _other_loops, "its loops do not nest with the kernel's other loops"),
     FusionRule("few rows", "A kernel of several passes over rows has enough rows for all cores.",
                _few_rows, "too few rows to occupy all cores"),
+    FusionRule("split lanes",
+               "A reduction that is read at quotients and remainders of the innermost loop is stored, unless short.",
+               _split_lanes, "the lanes of its kernel read it at quotients and remainders, and it has {0} operations",
+               "the lanes of its kernel read it at quotients and remainders, and it has {0} operations, of at most {1}",
+               settles=False),
     FusionRule("nested loops", "A reduction is fused where the loops nest so that it is computed once.",
                lambda c: (False, count_of(c.depends)),
                fused="the loops nest so that each of its {0} results is computed once"),

@@ -2,9 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from tinsmith.core.dtypes import dtypes
+from tinsmith.codegen.lower.indexing import flatten, place_in
+from tinsmith.core.dtypes import DType, dtypes
+from tinsmith.ir import UOp
+from tinsmith.ir.algebra.sizes import linear_form
+from tinsmith.ir.structure import Role
+from tinsmith.tensor.helpers import product
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
 
@@ -59,6 +64,15 @@ def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: A
 
 
 # *** pooling ***
+# cycles of a core to ask one window if an element is its maximum, in vectors; to add one gradient to an element at an
+# index; to fill an element with zero before; the same and to copy it to another order behind (Zen 4)
+PER_QUESTION: Final = 0.5
+PER_GRADIENT: Final = 6.0
+PER_ZERO: Final = 0.5
+PER_COPY: Final = 3.0
+VECTOR: Final = 8  # int64 indices per vector
+
+
 def _each(values: Sequence[int], n: int) -> tuple[int, ...]:
     return tuple(values) * (n if len(values) == 1 else 1)
 
@@ -92,12 +106,17 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
                          padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, at: Tensor) -> Tensor:
     """Each window hands its gradient to the element that ``at`` names; the windows' gradients are added up.
 
-    A CPU adds them to the elements one after the other. Elsewhere each element looks at the windows around it; where
-    windows are dilated, the gradient of the maximum does the same, with more comparisons.
+    On a CPU each element asks the windows that can contain it if these are few; else the gradients are added to the
+    elements one after the other. Elsewhere each element looks at the windows around it; where windows are dilated, the
+    gradient of the maximum does the same, with more comparisons.
     """
-    if x.dtype.itemsize <= 2:  # added up in float32, rounded once
+    dtype = x.dtype
+    if dtype.itemsize <= 2:  # added up in float32, rounded once
         grad, x = grad.cast(dtypes.float32), x.cast(dtypes.float32)
     if x.is_cpu:
+        if (found := _from_few_windows(grad, x, at, _each(kernel, 2), _each(stride or kernel, 2), _each(padding, 2),
+                                       _each(dilation, 2), dtype)) is not None:
+            return found
         return x.flatten(-2).zeros_like().scatter_add(-1, at.flatten(-2), grad.flatten(-2)).reshape(x.shape)
     inner, grad, at = _leaf(_batched(x, 2)), _batched(grad, 2), _batched(at, 2)
     if any(d != 1 for d in dilation):
@@ -116,6 +135,61 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
     chosen = at.cast(dtypes.int32).reshape(*at.shape, 1, 1) == place
     each = chosen.where(grad.reshape(*grad.shape, 1, 1), 0)
     return _gradients(windows, each, inner)[0].reshape(x.shape)
+
+
+def _from_few_windows(grad: Tensor, x: Tensor, at: Tensor, size: Sequence[int], steps: Sequence[int],
+                      before: Sequence[int], spread: Sequence[int], dtype: DType) -> Tensor | None:
+    """Return the gradient of maxima as sums over the windows that can contain each element; None if these are many.
+
+    Elements at the same offset from a multiple of the stride see the windows around them: first to last on each axis.
+    """
+    inner, grad, at = _batched(x, 2), _batched(grad, 2), _batched(at, 2)
+    if not all(isinstance(n, int) for n in (*inner.shape, *grad.shape)):
+        return None
+    first = [-((d * (k - 1) - p) // s) for k, s, p, d in zip(size, steps, before, spread)]
+    last = [(s - 1 + p) // s for s, p in zip(steps, before)]
+    counts = [b - a + 1 for a, b in zip(first, last)]
+    tiles = [-(-n // s) for n, s in zip(inner.shape[2:], steps)]
+    if not _few_windows(at, inner.shape, counts, tiles):
+        return None
+    at = at.cast(dtypes.int32)
+    for a in (0, 1):
+        begin, end = first[a], tiles[a] + last[a]
+        grad, at = (_between(t, 2 + a, begin, end).unfold(2 + a, counts[a], 1) for t in (grad, at))
+    row, column = (Tensor.arange(n * s, dtype=dtypes.int32, device=x.device).reshape(n, s, 1, 1)
+                   for n, s in zip(tiles, steps))
+    own = row.reshape(tiles[0], steps[0], 1, 1, 1, 1) * inner.shape[3] + column
+    grad, at = (t.reshape(*t.shape[:2], tiles[0], 1, tiles[1], 1, *counts) for t in (grad, at))
+    total = (at == own).where(grad, 0).sum((6, 7)).cast(dtype)
+    total = total.reshape(*inner.shape[:2], *(n * s for n, s in zip(tiles, steps)))
+    found: Tensor = total.shrink([(0, n) for n in inner.shape]).reshape(x.shape)
+    return found
+
+
+def _few_windows(at: Tensor, shape: Sequence[int], counts: Sequence[int], tiles: Sequence[int]) -> bool:
+    """Return True if it takes less time that each element asks all windows around it, ``counts`` per axis."""
+    lanes = _inner_axis(at)
+    row = tiles[lanes - 2] if lanes >= 2 else shape[lanes]
+    asked = product(counts) * -(-row // VECTOR) * VECTOR / row
+    added = PER_GRADIENT * product(at.shape) / product(shape)
+    return bool(PER_QUESTION * asked <= added + (PER_ZERO if lanes == at.ndim - 1 else PER_COPY))
+
+
+def _inner_axis(x: Tensor) -> int:
+    """Return the axis along which the elements of a tensor of fixed sizes are contiguous; the last one if none is."""
+    ranges = [UOp.range(n, a, Role.LOOP) for a, n in enumerate(x.shape)]
+    base, index = place_in(x.uop, tuple(ranges))
+    address = linear_form(flatten(base.shape, index))[0]
+    found = next((a for a, r in enumerate(ranges) if address.get(r) == 1), x.ndim)
+    return found if max(x.shape[found + 1:], default=1) > 1 else x.ndim - 1
+
+
+def _between(x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    """Return the elements from ``begin`` to ``end`` on an axis; zeros beyond it."""
+    length = x.shape[axis]
+    low, high = min(max(begin, 0), length), min(max(end, 0), length)
+    x = x.shrink([(low, high) if a == axis else (0, n) for a, n in enumerate(x.shape)])
+    return x.pad([(low - begin, end - high) if a == axis else (0, 0) for a in range(x.ndim)])
 
 
 def _avg_pool(x: Tensor, n: int, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
