@@ -315,6 +315,22 @@ def test_gradients_of_pools_whose_windows_overlap(kernel: int, stride: int, padd
     assert is_close(got, want, 1e-4 if dtype == "float32" else 2**-8)
 
 
+@pytest.mark.parametrize("kernel, stride, padding, dilation", [
+    (3, 1, 1, 1), (3, 2, 1, 1), (5, 2, 2, 1), (2, 3, 1, 1), (3, (2, 1), 0, 1), (3, 2, 2, 2)])
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+@pytest.mark.parametrize("channels", [5, 32])
+def test_gradients_of_depthwise_convolutions(kernel: int, stride: Any, padding: int, dilation: int, layout: str,
+                                             channels: int) -> None:
+    x, w = (t.requires_grad_() for t in (
+        torch.randn(2, channels, 13, 12).to(memory_format=getattr(torch, layout)),
+        torch.randn(channels, 1, kernel, kernel)))
+    y = F.conv2d(x, w, None, stride, padding, dilation, channels)
+    grad = torch.randn_like(y)
+    run = ours.compile(lambda x, w: F.conv2d(x, w, None, stride, padding, dilation, channels), strict=True)
+    for got, want in zip(torch.autograd.grad(run(x, w), (x, w), grad), torch.autograd.grad(y, (x, w), grad)):
+        assert is_close(got, want, 1e-4)
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gradients_of_gelu_in_16_bits_are_rounded_once(approximate: str) -> None:
     x = torch.linspace(-9, 9, 999).bfloat16().requires_grad_()

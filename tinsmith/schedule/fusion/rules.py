@@ -23,15 +23,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tinsmith.codegen.lower.indexing import flatten, place_in
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
-from tinsmith.ir.ops.op import is_product
+from tinsmith.ir.ops.op import is_product, is_repeated
 from tinsmith.ir.structure import contraction, count_of
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion.analysis import Analysis, Facts, KernelInput, ranges_in
-from tinsmith.schedule.fusion.fan_in import MOST_CONE, below_reshapes, cone_of, reductions_of
+from tinsmith.schedule.fusion.analysis import Analysis, Facts, KernelInput, is_fixed, ranges_in
+from tinsmith.schedule.fusion.fan_in import (
+    MOST_CONE,
+    below_reshapes,
+    cone_of,
+    is_view,
+    ranges_of,
+    read_by,
+    reductions_of,
+)
 from tinsmith.schedule.values import STAGED, size_of
 from tinsmith.target.schedule_costs import Costs
 
@@ -41,6 +50,7 @@ Answer = tuple[Any, ...] | None
 MOST_WORK = 768
 MOST_UNPACKED = 17  # reads of an element of quantized weights from which on they are unpacked once, into memory
 SPREAD = 4  # bytes of a value per byte that it is computed from, from which on it is cheaper to compute than to load
+FEW_SUMS = 16  # elements of an operand per result of a sum, from which on the results may be stored across memory
 SHORT_TABLE = 64  # elements of a table of positions that kernels compute instead of loading it, at most
 
 
@@ -175,7 +185,7 @@ IN_MEMORY = FusionRule("in memory", "Inputs, constants and sizes are not compute
 def _permuted(c: Question) -> Answer:
     """Ask about windows of a kernel without reuse, such as a depthwise convolution's, above a permuted view."""
     node = c.node
-    if node.op is not Ops.PERMUTE or node.arg[-1] == node.ndim - 1 or is_product(node.base):
+    if node.op is not Ops.PERMUTE or node.arg[-1] == node.ndim - 1 or is_product(node.base) or is_repeated(node):
         return None
     own = [r for r in c.reads if r.around and r.outer <= ranges_in(r.index) and not _along(r, node)]
     often = max((_overlap(r.index, node.shape) for r in own), default=1.0)
@@ -199,10 +209,27 @@ BY_KIND = (
 
 
 def _along(read: KernelInput, view: UOp) -> bool:
-    """Return True if the axis of a permuted view along which memory is contiguous is the innermost of the kernel that
-    reads it, so that lanes run along the memory of both."""
+    """Return True if lanes run along the memory of both a permuted view and the result of the kernel that reads it: the
+    contiguous axis of the view is the innermost of the kernel, or that of all factors whose products it sums to few
+    results."""
     contiguous = read.index[view.arg.index(view.ndim - 1)]
+    if contiguous in read.outer and FEW_SUMS * count_of(read.outer) <= size_of(view):
+        return any(map(_shares_lanes, reductions_of(cone_of(read.group.root))))
     return contiguous is max(read.group.ranges, key=lambda r: r.arg[0], default=None)
+
+
+def _shares_lanes(reduction: UOp) -> bool:
+    """Return True for a sum of products whose factors are contiguous in memory along the same kept axis."""
+    if not is_fixed(reduction.src[0]):
+        return False
+    index = ranges_of(reduction.src[0].shape)
+    product, at = place_in(reduction.src[0], index)
+    if not is_product(product):
+        return False
+    reads = [read_by(f, at, is_view, lambda v: False) for f in product.src]
+    first, second = ({r for r, step in linear_form(flatten(f.source.shape, f.place))[0].items() if step == 1}
+                     for f in reads)
+    return any(index[a] in first & second for a in range(len(index)) if a not in reduction.arg[1])
 
 
 def _overlap(index: Sequence[UOp], shape: Sequence[Any], apart: bool = False) -> float:

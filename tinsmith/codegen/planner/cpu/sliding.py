@@ -2,12 +2,13 @@
 
 Lanes run along a range of the result that both factors have (the channels). Several positions along which the window
 slides are computed together: they share the weights, and adjacent steps of the window share the elements. Weights whose
-lanes are apart in memory are staged in the order of the lanes.
+lanes are apart in memory are staged in the order of the lanes. Where few results sum many elements, as the gradient of
+the weights, all positions of two ranges share one pass over the elements.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tinsmith.codegen.kernel import Kernel
@@ -29,6 +30,10 @@ from tinsmith.ir.structure import count_of, is_partial, range_size, sum_of_produ
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
+FEW = 16  # elements that a result sums, from which on it may be stored across memory
+SHARED = 4  # registers for elements that are read, where results take the others
+PRODUCTS = 64  # products to unroll, at most
+
 
 @dataclass(frozen=True)
 class Sliding:
@@ -38,13 +43,22 @@ class Sliding:
         lane: the range of the lanes.
         slides: the range of the result whose positions are computed together.
         copies: their number.
-        window: the reduction that is unrolled, along which the window extends in the direction of ``slides``.
+        window: the reduction along which the window extends in the direction of ``slides``.
+        steps: its steps that are unrolled.
+        beside: another range of the result, all of whose positions are computed together; None if there is none.
     """
 
     lane: UOp
     slides: UOp
     copies: int
     window: UOp
+    steps: int
+    beside: UOp | None = None
+
+    @property
+    def results(self) -> int:
+        """The number of results that are computed together, in vectors."""
+        return self.copies * (1 if self.beside is None else range_size(self.beside))
 
 
 def sliding_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
@@ -61,17 +75,18 @@ def sliding_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
         work = (operations(fold.src[0]) + fold.arg.cost) / target.core.issue
         stored = sum(count_of(s.ranges) / lanes * access_cycles(target, lanes, [], [s], plan.lane)
                      for s in kernel.stores)
-        loops = number / (plan.copies * range_size(plan.window))
+        loops = number / (plan.results * plan.steps)
         spent = {"memory": number * (read + work) + stored, "loops": loops}
         copied = [Moved("across", count_of(n.src[1].ranges) * max(target.threads, 1), 1) for n in packed]
-        yield Candidate(f"vectorize along {name_of(plan.lane)}, {plan.copies} windows along {name_of(plan.slides)}",
+        yield Candidate(f"vectorize along {name_of(plan.lane)}, {plan.results} windows along {name_of(plan.slides)}",
                         spent | price(target, None, copied), partial(_apply, target=target, plan=plan, lanes=lanes))
 
 
 def _plans(kernel: Kernel, target: Target, fold: UOp, loads: list[UOp], lanes: int) -> Iterator[Sliding]:
     """Generate the ranges of lanes, of positions and of steps that suit the sum."""
+    few = FEW * count_of(fold.ranges) <= count_of(fold.src[0].ranges)
     for lane in kernel.parallel:
-        contiguous = all(stride_of(s.src[1], lane) == 1 for s in kernel.stores)
+        contiguous = few or all(stride_of(s.src[1], lane) == 1 for s in kernel.stores)
         if not contiguous or lane not in fold.ranges or range_size(lane) < lanes or not kernel.may_have_lanes(lane):
             continue
         apart = [n for n in loads if stride_of(n.src[1], lane) not in (0, 1)]
@@ -83,10 +98,23 @@ def _plans(kernel: Kernel, target: Target, fold: UOp, loads: list[UOp], lanes: i
             if all(slides in n.src[1].ranges for n in loads):
                 continue
             for window in fold.src[1:]:
-                most = (target.vector_registers - range_size(window)) // 2
-                overlaps = any(len(box.weights) > 1 for n in loads for box in footprints(n, [slides, window]))
-                if overlaps and min(most, range_size(slides)) > 1 and range_size(window) <= target.core.written_out:
-                    yield Sliding(lane, slides, _copies(range_size(slides), most, target.core.written_out), window)
+                if any(len(box.weights) > 1 for n in loads for box in footprints(n, [slides, window])):
+                    yield from _tiles(target, Sliding(lane, slides, 0, window, range_size(window)), loads,
+                                      [r for r in others if few and r is not slides])
+
+
+def _tiles(target: Target, plan: Sliding, loads: list[UOp], others: list[UOp]) -> Iterator[Sliding]:
+    """Generate the numbers of positions and steps to compute together: the complete window, or, of few results that sum
+    many elements, the positions of two ranges, and as many steps as they leave room for."""
+    size, steps, most = range_size(plan.slides), plan.steps, target.core.written_out
+    room = (target.vector_registers - steps) // 2
+    if min(room, size) > 1 and steps <= most:
+        yield replace(plan, copies=_copies(size, room, most))
+    for beside in others:
+        results = size * range_size(beside)
+        if results <= target.vector_registers - SHARED and any(beside not in n.src[1].ranges for n in loads):
+            unrolled = max((n for n in range(1, most + 1) if steps % n == 0 and n * results <= PRODUCTS), default=1)
+            yield replace(plan, copies=size, steps=unrolled, beside=beside)
 
 
 def _copies(size: int, most: int, limit: int) -> int:
@@ -103,22 +131,28 @@ def _copies(size: int, most: int, limit: int) -> int:
 
 def _share(load: UOp, plan: Sliding) -> float:
     """Return the loads per product: positions that read the same element share it, and so do steps of the window."""
-    copies, steps = plan.copies, range_size(plan.window)
+    copies, steps = plan.copies, plan.steps
+    beside = 1 if plan.beside is None or plan.beside in load.src[1].ranges else range_size(plan.beside)
     if plan.slides not in load.src[1].ranges:
-        return 1 / copies
+        return 1 / (copies * beside)
     overlaps = any(len(box.weights) > 1 for box in footprints(load, [plan.slides, plan.window]))
-    return (copies + steps - 1) / (copies * steps) if overlaps else 1.0
+    return ((copies + steps - 1) / (copies * steps) if overlaps else 1.0) / beside
 
 
 def _apply(kernel: Kernel, target: Target, plan: Sliding, lanes: int) -> None:
     """Vectorize, compute the positions together, stage the weights in the order of the lanes, unroll the window."""
     _, lane = split(kernel, OptOps.VECTOR, plan.lane, lanes)
     split(kernel, OptOps.UPCAST, plan.slides, plan.copies)
+    if plan.beside is not None:
+        apply_to(kernel, OptOps.UPCAST, plan.beside)
     for memory in dict.fromkeys(n.src[0] for n in kernel.loads):
         load = next((n for n in kernel.loads if n.src[0] is memory), None)
         if load is not None and memory.op is Ops.PARAM and stride_of(load.src[1], lane) not in (0, 1):
             stage(kernel, _converted(kernel, load), (), lanes)
-    apply_to(kernel, OptOps.UNROLL, plan.window)
+    if plan.steps == range_size(plan.window):
+        apply_to(kernel, OptOps.UNROLL, plan.window)
+    elif plan.steps > 1:
+        split(kernel, OptOps.UNROLL, plan.window, plan.steps)
 
 
 def _converted(kernel: Kernel, load: UOp) -> UOp:
