@@ -44,3 +44,15 @@ def test_a_value_that_its_kernels_read_along_its_own_axes_keeps_them() -> None:
 def test_the_reason_of_a_value_in_another_order_is_that_of_the_value() -> None:
     report = explain(*_pool(given(2, 12, 12, 32), 3, 2, padding=1))
     assert "2 passes over rows read it" in str(report)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_of_convolutions_per_channel_stay_channels_last(stride: int) -> None:
+    """The gradient of images, all phases in one kernel, needs the weight with zeros where it is strided."""
+    x, w = given(2, 12, 12, 32).requires_grad_(), given(32, 1, 3, 3).requires_grad_()
+    y = x.permute(0, 3, 1, 2).conv2d(w, groups=32, stride=stride, padding=1)
+    g = given(2, 12 // stride, 12 // stride, 32).permute(0, 3, 1, 2)
+    of_images, of_weight = y.gradient(x, w, gradient=g)
+    items = [*kernels(of_images.contiguous()), *kernels(of_weight)]
+    shapes = [i.sink.src[0].shape for i in items if i.sink is not None]
+    assert len(shapes) == 1 + stride and (32, 2, 12, 12) not in shapes and (2, 32, 12, 12) not in shapes

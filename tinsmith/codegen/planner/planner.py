@@ -26,6 +26,7 @@ from tinsmith.codegen.planner.cpu.loops import finish, map_ways, scan_ways, thre
 from tinsmith.codegen.planner.cpu.matrix_units import chain_ways, unit_ways
 from tinsmith.codegen.planner.cpu.reductions import row_ways
 from tinsmith.codegen.planner.cpu.register_tiles import tile_ways
+from tinsmith.codegen.planner.cpu.sliding import sliding_ways
 from tinsmith.codegen.planner.gpu.products import BLOCKS, Generator
 from tinsmith.core.errors import ArgumentError
 from tinsmith.core.settings import settings
@@ -218,8 +219,8 @@ def _as_it_is(kernel: Kernel, target: Target) -> Iterator[Candidate]:
 _plain = (_finished(map_ways, True), _finished(_as_it_is, True))
 # rows of symbolic size may be too long to be kept in local memory
 _rows = (chain_ways, _finished(row_ways, True), _finished(partial(row_ways, keeps=False), True), *_plain)
-_tiles = _finished(lambda kernel, target: chain(
-    tile_ways(kernel, target), dot_ways(kernel, target), unit_ways(kernel, target)), False)
+_tiles = _finished(lambda kernel, target: chain(*(
+    ways(kernel, target) for ways in (tile_ways, dot_ways, unit_ways, sliding_ways))), False)
 CORES: dict[type[Structure], tuple[Generator, ...]] = {
     Contraction: (chain_ways, _tiles, *_rows), Rows: _rows, Scan: (_tiles, _finished(scan_ways, True), *_plain),
     Scatter: _plain, Map: _plain}

@@ -9,7 +9,7 @@ from tinsmith.codegen.lower.indexing import ZERO, Index, move
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.ops import FOR_GRADIENTS
-from tinsmith.ir.structure import contraction, unrepeated_size
+from tinsmith.ir.structure import contraction, count_of, unrepeated_size
 from tinsmith.schedule.values import SOURCES, STAGED, Views, size_of, views_of
 from tinsmith.target.schedule_costs import Costs
 
@@ -59,6 +59,16 @@ def read_by(factor: UOp, index: Index, through: Callable[[UOp], bool], takes: Ca
         casts += [view] if view.op is Ops.CAST else []
         value, index = (value, index) if view.op is Ops.CAST else (value.reshape(view.shape), at_view)
     return Read(Views((*(v for v, _ in above), *reversed(casts)), value), index, slides)
+
+
+def columns_of(product: UOp, axes: Sequence[int]) -> int:
+    """Return the number of rows or of columns, whichever are fewer, of a matrix of sums of products over ``axes``: of
+    the elements along axes that one factor repeats. It is 1 for sums per channel, as of a depthwise convolution."""
+    index = ranges_of(product.shape)
+    kept = frozenset().union(*(i.ranges for a, i in enumerate(index) if a not in axes))
+    a, b = (frozenset().union(*(i.ranges for i in read_by(f, index, is_view, lambda v: False).place))
+            for f in product.src)
+    return min(count_of(kept & a - b), count_of(kept & b - a))
 
 
 def below_reshapes(value: UOp) -> UOp:

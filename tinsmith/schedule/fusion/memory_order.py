@@ -20,8 +20,10 @@ from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.ops import FOR_GRADIENTS
+from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.structure import contraction, count_of
 from tinsmith.schedule.fusion.analysis import KernelGroup, KernelInput, Ranges, is_fixed
+from tinsmith.schedule.fusion.fan_in import columns_of, ranges_of
 from tinsmith.schedule.fusion.fusion import Fusion, fused
 from tinsmith.schedule.fusion.rules import Verdict
 from tinsmith.schedule.passes.rewrites import rebuilt
@@ -29,14 +31,20 @@ from tinsmith.schedule.values import STAGED, size_of, views_of
 from tinsmith.target.schedule_costs import Costs
 
 # rules of values that something reads in the order of their own axes
+MOST_COLUMNS: Final = 4  # of a sum of products that is no matrix: the phases of a strided window
 _PINNED: Final = frozenset({"output", "kind", "gathered", "copied", "host function", "sequential", "seam"})
 
 
 class _Copy(NamedTuple):
-    """A stored copy of a value in another order, and the view of it that has the axes of the value."""
+    """A stored copy of a value in another order, and the view of it that has the axes of the value.
+
+    Attributes:
+        same: an output with the same elements in the same order, which is this copy then.
+    """
 
     node: UOp
     back: UOp
+    same: UOp | None = None
 
 
 def fused_in_best_orders(roots: Sequence[UOp], costs: Costs) -> tuple[list[UOp], Fusion]:
@@ -46,20 +54,25 @@ def fused_in_best_orders(roots: Sequence[UOp], costs: Costs) -> tuple[list[UOp],
     if not chosen:
         return list(roots), fusion
     made: dict[UOp, UOp] = {}
+    same: dict[UOp, UOp] = {}
     reasons: dict[UOp, Verdict] = {}
 
     def stored(node: UOp, n: UOp) -> UOp:
-        if n in made:
-            return made[n]
+        if n in same:
+            return made[same[n]].reshape(n.shape)
         if n not in chosen:
             return node
-        above = views_of(chosen[n].node.src[0], lambda v: v is not n)
-        made[chosen[n].node] = copy = chosen[n].node.replace(src=(above.of(node),))
-        if chosen[n].node not in fusion.decisions:
-            reasons[copy] = fusion.stored()[n]
-        return _restored(above.above, copy)
+        copy = chosen[n]
+        value, new = (n.src[0], node.src[0]) if n.op is Ops.CONTIGUOUS else (n, node)
+        above = views_of(copy.node.src[0], lambda v: v is not value)
+        made[copy.node] = found = copy.node.replace(src=(above.of(new),))
+        if copy.same is None:
+            reasons[found] = fusion.stored()[n]
+        else:
+            same[copy.same] = copy.node
+        return _restored(above.above, found)
 
-    new = rebuilt(roots, stored)
+    new = [made[same[r]] if r in same else found for r, found in zip(roots, rebuilt(roots, stored))]
     return new, fused(new, costs, reasons)
 
 
@@ -97,8 +110,9 @@ class _Orders:
 
     def _may_move(self, n: UOp) -> bool:
         group = self.fusion.decisions[n].group
-        return (n not in self.roots and n.op not in STAGED and n.op.kind != "movement" and is_fixed(n) and n.ndim > 1
-                and self.stored[n].rule.name not in _PINNED and group is not None and not (group.stream or group.tiles)
+        free = n.op not in STAGED and n.op.kind != "movement" and self.stored[n].rule.name not in _PINNED
+        return (n not in self.roots and (free or _is_stored_sum(n)) and is_fixed(n) and n.ndim > 1
+                and group is not None and not (group.stream or group.tiles)
                 and all(r.rows is None and r.group.ranges for r in self.fusion.decisions[n].requests.values()))
 
     def _cheapest(self, n: UOp) -> _Copy | None:
@@ -107,11 +121,10 @@ class _Orders:
         requests, group = list(decision.requests.values()), decision.group
         assert group is not None
         wanted = list(self._wanted(n, requests))
-        options = {r.group.root: _Copy(r.group.root, _restored(above, r.group.root)) for r in requests
-                   if len(requests) > 1 and (above := _views_between(r.group.root, n)) is not None}
+        options = {r.group.root: copy for r in requests if (copy := _copy_in(r.group.root, n)) is not None}
         if not wanted and not options:
             return None
-        moved = [] if contraction(n) is not None else [_moved_inside(n, a) for a in wanted]
+        moved = [] if _is_matrix(n) else [_moved_inside(n, a) for a in wanted]
         kept = _Copy(n, n)
         best = min((kept, *options.values(), *moved), key=lambda copy: self._price(n, group, requests, copy))
         self.lanes[id(group)] = _lanes_of(n, group, best)
@@ -132,7 +145,7 @@ class _Orders:
         """Return the price of the accesses that depend on the order in which a value is stored."""
         total, lanes = 0, _lanes_of(n, group, copy)
         for r in requests:
-            if r.group.root is not copy.node:
+            if r.group.root is not copy.same:
                 again = size_of(n) if _views_between(r.group.root, n) is not None else 0  # stored twice
                 total += self._price_of(copy, r.index, r.around, self.lanes.get(id(r.group))) + again
         for value, r in self.reads.get(id(group), ()) if not group.contraction else ():
@@ -178,8 +191,41 @@ def _views_between(copy: UOp, value: UOp) -> tuple[UOp, ...] | None:
     return seen.above if seen.source is value else None
 
 
+def _copy_in(root: UOp, value: UOp) -> _Copy | None:
+    """Return the copy that an output is of a value, as one with the axes of the value; None if it is none."""
+    above = _views_between(root, value)
+    if above is None:
+        return None
+    ranges = ranges_of(value.shape)
+    address = _address(_Copy(root, _restored(above, root)), ranges)
+    if any(r not in address for r in ranges if r.op is Ops.RANGE) or len(address) > value.ndim:
+        return None
+    order = tuple(sorted(range(value.ndim), key=lambda a: -address.get(ranges[a], 0)))
+    return _permuted(value, order)._replace(same=root)
+
+
+def _is_matrix(value: UOp) -> bool:
+    """Return True for a sum of products with rows and columns, whose tiles have an order of their own."""
+    if contraction(value) is None:
+        return False
+    product = views_of(value.src[0], lambda v: v.op in (Ops.UNWINDOW, Ops.SHRINK)).source
+    return not is_product(product) or columns_of(product, value.arg[1]) > MOST_COLUMNS
+
+
+def _is_stored_sum(value: UOp) -> bool:
+    """Return True for a sum of products per channel that a pass stores."""
+    total = views_of(value, lambda v: v.op in (Ops.CONTIGUOUS, Ops.CAST)).source
+    return value.op is Ops.CONTIGUOUS and total.op is Ops.REDUCE and contraction(total) is not None and (
+        not _is_matrix(total))
+
+
 def _moved_inside(n: UOp, axis: int) -> _Copy:
     """Return a new copy of a value with an axis moved behind the others."""
-    view = n.permute((*(a for a in range(n.ndim) if a != axis), axis))
+    return _permuted(n, (*(a for a in range(n.ndim) if a != axis), axis))
+
+
+def _permuted(n: UOp, order: tuple[int, ...]) -> _Copy:
+    """Return a new copy of a value with its axes in another order."""
+    view = (n.src[0] if n.op is Ops.CONTIGUOUS else n).permute(order)
     copy = UOp(Ops.CONTIGUOUS, None, (view,))
-    return _Copy(copy, moved_back(view, copy))
+    return _Copy(copy, moved_back(view, copy) if view.op is Ops.PERMUTE else copy)

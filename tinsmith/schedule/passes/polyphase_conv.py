@@ -8,11 +8,13 @@ contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxi
     y[q, r] = Σ_j x[q - j, j·s + r]
 
 The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
+On a core all phases of sums per channel are one sum, with zeros after the window, whose results lie side by side: their
+kernel then stores rows of the result, also of a part of it.
 """
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import Window
+from tinsmith.schedule.fusion.fan_in import columns_of
 from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.schedule.values import views_of
 from tinsmith.target.target import Target
@@ -42,8 +45,21 @@ def sum_by_phase(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """
     totals, stored = set[UOp](), set[UOp]()  # what this pass has made
 
+    sums = dict[UOp, _Channels]()
+
+    def per_channel(of: _Channels) -> UOp:
+        total = of.total({})
+        sums[total] = of
+        return total
+
     def rule(node: UOp, n: UOp) -> UOp:
+        if node.op is Ops.CAST and node.src[0] in sums and node.dtype.itemsize < node.src[0].dtype.itemsize:
+            return per_channel(sums[node.src[0]]._replace(dtype=node.dtype))
+        if node.op is Ops.SHRINK and (crop := _cropped(node, sums)) is not None:
+            return crop
         if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and node.arg[0] is Ops.ADD:
+            if target.costs.join and (of := _per_channel(node)) is not None:
+                return per_channel(of)
             total = _sum(node, target)
             if total is not node:
                 totals.add(total)
@@ -86,11 +102,8 @@ def _lies_apart(w: Window, x: UOp, axes: Sequence[int]) -> bool:
 
 
 def _sum(node: UOp, target: Target) -> UOp:
-    x, axes = node.src[0], node.arg[1]
-    windows: list[Window] = []
-    while x.op is Ops.UNWINDOW:
-        windows.insert(0, x.arg)
-        x = x.src[0]
+    axes = node.arg[1]
+    windows, x = _windows_below(node.src[0])
     apart = [w for w in windows if _lies_apart(w, x, axes)]
     if not apart:
         return node
@@ -110,6 +123,107 @@ def _sum(node: UOp, target: Target) -> UOp:
         total = y if total is None else total + y
     assert total is not None
     return total
+
+
+class _Channels(NamedTuple):
+    """A sum over strided transposed windows of products per channel, without rows and columns of a matrix.
+
+    Attributes:
+        x: the products, below the windows.
+        axes: the summed axes.
+        windows: all windows, the lowest one first; ``apart``: the strided ones.
+        dtype: the dtype in which the sum is stored.
+    """
+
+    x: UOp
+    axes: tuple[int, ...]
+    windows: tuple[Window, ...]
+    apart: tuple[Window, ...]
+    dtype: DType
+
+    def total(self, crops: Mapping[int, tuple[int, int]]) -> UOp:
+        """Return the sum with all phases of a position side by side, from and to the given positions of some axes.
+
+        All phases have equally many terms, some of which are 0. Zeros before a window shift the phases, so that a crop
+        begins with the first one.
+        """
+        x, parts, cut = self.x, list[_Phases](), dict[int, tuple[int, int]]()
+        dense = dict[Window, Window]()
+        for w in self.apart:
+            begin, end = crops.get(w.axis, (0, w.inputs))
+            shift, size = -begin % w.stride, x.shape[w.window_axis]
+            terms, tiles = -(-(size + shift) // w.stride), -(-(end - begin) // w.stride)
+            x = x.replace(src=tuple(_grown(f, w.window_axis, shift, terms * w.stride - size - shift) for f in x.src))
+            first = (begin + shift) // w.stride
+            parts.append(_Phases(replace(w, inputs=end - begin), 0, w.stride, terms))
+            dense[w] = replace(w, stride=1, inputs=max(-(-(w.inputs + shift) // w.stride), first + tiles))
+            cut[w.axis] = (first, first + tiles)
+        x = x.replace(src=tuple(map(_stored, x.src)))
+        for p in parts:
+            x = _phase(x, p, True)
+        for w in self.windows:
+            x = x.unwindow(dense.get(w, w))
+        x = x.shrink(tuple(cut.get(a, (0, s)) for a, s in enumerate(x.shape)))
+        return _placed(x.reduce("ADD", self.axes).cast(self.dtype).alu("CONTIGUOUS"), parts)
+
+
+def _grown(factor: UOp, axis: int, before: int, after: int) -> UOp:
+    """Return a factor with zeros before and after an axis, or repeated more often along it."""
+    repeated = factor.op is Ops.EXPAND and factor.src[0].shape[axis] == 1
+    inner = factor.src[0] if factor.op is Ops.EXPAND else factor
+    if not repeated:
+        inner = inner.pad(tuple((before, after) if a == axis else (0, 0) for a in range(inner.ndim)))
+    size = factor.shape[axis] + before + after
+    return inner.expand(tuple(size if a == axis else s for a, s in enumerate(factor.shape)))
+
+
+def _stored(factor: UOp) -> UOp:
+    """Return a factor that was padded from memory, since lanes that are apart read no guarded elements."""
+    if factor.op is not Ops.EXPAND or factor.src[0].op is not Ops.PAD:
+        return factor
+    return factor.replace(src=(factor.src[0].alu("CONTIGUOUS"),))
+
+
+def _per_channel(node: UOp) -> _Channels | None:
+    """Return the sum of products per channel that a node is, or None."""
+    windows, x = _windows_below(node.src[0])
+    apart = tuple(w for w in windows if _lies_apart(w, x, node.arg[1]))
+    if not apart or not is_product(x) or columns_of(x, node.arg[1]) > 1:
+        return None
+    return _Channels(x, node.arg[1], tuple(windows), apart, node.dtype)
+
+
+def _cropped(node: UOp, sums: Mapping[UOp, _Channels]) -> UOp | None:
+    """Return a crop of a sum per channel, of which no element outside is computed; None if ``node`` is none."""
+    seen = views_of(node.src[0], lambda v: v not in sums and _keeps_order(v))
+    of = sums.get(seen.source)
+    if of is None:
+        return None
+    inside = [a for a, s in enumerate(seen.source.shape) if s != 1 and a >= min(w.axis for w in of.apart)]
+    long = [a for a, s in enumerate(node.src[0].shape) if s != 1][-len(inside):]
+    cut = {a for a, (bounds, s) in enumerate(zip(node.arg, node.src[0].shape)) if bounds != (0, s)}
+    crops = {a: node.arg[b] for a, b in zip(inside, long)}
+    if [seen.source.shape[a] for a in inside] != [node.src[0].shape[b] for b in long] or not cut <= {
+            b for a, b in zip(inside, long) if any(w.axis == a for w in of.apart)}:
+        return None
+    return of.total(crops).reshape(node.shape)
+
+
+def _keeps_order(view: UOp) -> bool:
+    """Return True for views that have the elements in the same order."""
+    if view.op is Ops.PERMUTE:
+        long = [a for a in view.arg if view.src[0].shape[a] != 1]
+        return long == sorted(long)
+    return view.op is Ops.RESHAPE
+
+
+def _windows_below(x: UOp) -> tuple[list[Window], UOp]:
+    """Return the transposed windows above a value, the lowest one first, and the value."""
+    windows: list[Window] = []
+    while x.op is Ops.UNWINDOW:
+        windows.insert(0, x.arg)
+        x = x.src[0]
+    return windows, x
 
 
 def _alike(w: Window, size: int) -> Iterator[_Phases]:
