@@ -30,8 +30,8 @@ from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.schedule.values import STAGED, size_of, views_of
 from tinsmith.target.schedule_costs import Costs
 
-# rules of values that something reads in the order of their own axes
 MOST_COLUMNS: Final = 4  # of a sum of products that is no matrix: the phases of a strided window
+# rules that store values which something reads in the order of their own axes
 _PINNED: Final = frozenset({"output", "kind", "gathered", "copied", "host function", "sequential", "seam"})
 
 
