@@ -44,6 +44,25 @@ def test_data_gradients_of_strided_convolutions(kernel, stride, padding, size, g
     np.testing.assert_allclose(gradient(), expected, rtol=1e-4, atol=1e-4)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.tuples(st.integers(1, 4), st.integers(1, 4)), st.tuples(st.integers(1, 4), st.integers(1, 4)),
+       st.sampled_from((1, 2)), st.sampled_from(("dense", "rows alike", "all alike")))
+def test_data_gradients_of_strided_depthwise_convolutions(kernel, stride, often, form) -> None:
+    """Windows of one element along an axis, and weights that are repeated along the window, have phases too."""
+    x, shape = data(2, 3, 7, 9), (3 * often, 1, *kernel)
+    w = {"dense": data(*shape), "rows alike": data(3 * often, 1, 1, kernel[1]).expand(shape),
+         "all alike": data(3 * often, 1, 1, 1).expand(shape)}[form]
+
+    def gradient() -> np.ndarray:
+        out = x.conv2d(w, stride=stride, padding=(kernel[0] // 2, 0), groups=3)
+        weights = np.arange(out.numel(), dtype=np.float32).reshape(out.shape) % 7
+        return out.gradient(x, gradient=Tensor(weights))[0].numpy()
+
+    with Context(NOOPT=1):
+        expected = gradient()
+    np.testing.assert_allclose(gradient(), expected, rtol=1e-4, atol=1e-4)
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 5), st.integers(2, 4), st.integers(1, 2), st.integers(3, 8))
 def test_transposed_convolutions(kernel, stride, dilation, size) -> None:

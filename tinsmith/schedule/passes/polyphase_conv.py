@@ -153,7 +153,7 @@ class _Channels(NamedTuple):
             begin, end = crops.get(w.axis, (0, w.inputs))
             shift, size = -begin % w.stride, x.shape[w.window_axis]
             terms, tiles = -(-(size + shift) // w.stride), -(-(end - begin) // w.stride)
-            x = x.replace(src=tuple(_grown(f, w.window_axis, shift, terms * w.stride - size - shift) for f in x.src))
+            x = _grown(x, w.window_axis, shift, terms * w.stride - size - shift)
             first = (begin + shift) // w.stride
             parts.append(_Phases(replace(w, inputs=end - begin), 0, w.stride, terms))
             dense[w] = replace(w, stride=1, inputs=max(-(-(w.inputs + shift) // w.stride), first + tiles))
@@ -167,14 +167,19 @@ class _Channels(NamedTuple):
         return _placed(x.reduce("ADD", self.axes).cast(self.dtype).alu("CONTIGUOUS"), parts)
 
 
-def _grown(factor: UOp, axis: int, before: int, after: int) -> UOp:
-    """Return a factor with zeros before and after an axis, or repeated more often along it."""
-    repeated = factor.op is Ops.EXPAND and factor.src[0].shape[axis] == 1
-    inner = factor.src[0] if factor.op is Ops.EXPAND else factor
-    if not repeated:
-        inner = inner.pad(tuple((before, after) if a == axis else (0, 0) for a in range(inner.ndim)))
-    size = factor.shape[axis] + before + after
-    return inner.expand(tuple(size if a == axis else s for a, s in enumerate(factor.shape)))
+def _grown(products: UOp, axis: int, before: int, after: int) -> UOp:
+    """Return products with zeros before and after an axis. A factor that is repeated along the axis is repeated more
+    often, if the other one is not and gets the zeros."""
+    repeated = [f.op is Ops.EXPAND and f.src[0].shape[axis] == 1 for f in products.src]
+    size = products.shape[axis]
+    shape, factors = tuple(size + before + after if a == axis else s for a, s in enumerate(products.shape)), list[UOp]()
+    for factor, more in zip(products.src, repeated):
+        inner = factor.src[0] if factor.op is Ops.EXPAND else factor
+        if not more or all(repeated):
+            inner = inner.expand(tuple(size if a == axis else s for a, s in enumerate(inner.shape)))
+            inner = inner.pad(tuple((before, after) if a == axis else (0, 0) for a in range(inner.ndim)))
+        factors.append(inner.expand(shape))
+    return products.replace(src=tuple(factors))
 
 
 def _stored(factor: UOp) -> UOp:
