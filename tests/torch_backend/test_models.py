@@ -331,6 +331,13 @@ def test_gradients_of_depthwise_convolutions(kernel: int, stride: Any, padding: 
         assert is_close(got, want, 1e-4)
 
 
+def test_nan_keeps_the_gradient_of_relu() -> None:
+    x = torch.tensor([float("nan"), 1, -1, 0], requires_grad=True)
+    run = ours.compile(lambda x: x.relu(), strict=True)
+    for got, want in zip(torch.autograd.grad(run(x).sum(), x), torch.autograd.grad(x.relu().sum(), x)):
+        assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gradients_of_gelu_in_16_bits_are_rounded_once(approximate: str) -> None:
     x = torch.linspace(-9, 9, 999).bfloat16().requires_grad_()

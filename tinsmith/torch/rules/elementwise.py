@@ -141,7 +141,7 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 @rule("threshold_backward", promote="result")
 def _threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Any:
-    return (x > threshold).where(grad, 0)
+    return (x <= threshold).where(0, grad)  # NaN keeps its gradient
 
 
 @rule("sigmoid_backward", promote="result")
