@@ -94,12 +94,13 @@ def gelu_slope_of_half(g: T, out: T, x: T) -> tuple[T]:
 
 def share_by_tanh(x: T) -> T:
     """Return (1 + tanh(u)) / 2 of GELU's approximation u = √(2/π)·(x + 0.044715·x³), as a sigmoid of 2u."""
-    return (x * ((x * x * 0.044715 + 1) * (-2 * math.sqrt(2 / math.pi)))).exp().add(1).reciprocal()
+    root = 2 * math.sqrt(2 / math.pi)
+    return (x * (x * x * (-0.044715 * root) - root)).exp().add(1).reciprocal()
 
 
 def gelu_tanh_slope(g: T, out: T, x: T) -> tuple[T]:
-    share = share_by_tanh(x)
-    steep = (x * x * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi))  # of 2u
+    share, root = share_by_tanh(x), 2 * math.sqrt(2 / math.pi)
+    steep = x * x * (3 * 0.044715 * root) + root  # of 2u
     return (g * (share + x * share * (1 - share) * steep),)
 
 
