@@ -157,6 +157,7 @@ class Analysis:
         cipher: nodes of random number generation (Threefry).
         kept: contraction → what is stored of it, since several functions of it (epilogues) would take more memory: one
             of which the others are functions, or the contraction itself; set by ``fused``.
+        lanes_shared: root of a kernel → it has a sum of products whose factors are contiguous along the same kept axis.
     """
 
     def __init__(self, roots: Sequence[UOp], costs: Costs) -> None:
@@ -168,6 +169,7 @@ class Analysis:
         self.chained: set[UOp] = set()
         self.maxima: set[UOp] = set()
         self.kept: dict[UOp, UOp] = {}
+        self.lanes_shared: dict[UOp, bool] = {}
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
         # sums of residual blocks and operands that are too costly to recompute, and therefore stored → their facts as

@@ -187,7 +187,7 @@ def _permuted(c: Question) -> Answer:
     node = c.node
     if node.op is not Ops.PERMUTE or node.arg[-1] == node.ndim - 1 or is_product(node.base) or is_repeated(node):
         return None
-    own = [r for r in c.reads if r.around and r.outer <= ranges_in(r.index) and not _along(r, node)]
+    own = [r for r in c.reads if r.around and r.outer <= ranges_in(r.index) and not _along(c.analysis, r, node)]
     often = max((_overlap(r.index, node.shape) for r in own), default=1.0)
     return None if often == 1 else ((often - 1) * c.costs.join > c.costs.recompute, often)
 
@@ -208,13 +208,16 @@ BY_KIND = (
 )
 
 
-def _along(read: KernelInput, view: UOp) -> bool:
+def _along(analysis: Analysis, read: KernelInput, view: UOp) -> bool:
     """Return True if lanes run along the memory of both a permuted view and the result of the kernel that reads it: the
     contiguous axis of the view is the innermost of the kernel, or that of all factors whose products it sums to few
     results."""
     contiguous = read.index[view.arg.index(view.ndim - 1)]
     if contiguous in read.outer and FEW_SUMS * count_of(read.outer) <= size_of(view):
-        return any(map(_shares_lanes, reductions_of(cone_of(read.group.root))))
+        known = analysis.lanes_shared
+        if read.group.root not in known:
+            known[read.group.root] = any(map(_shares_lanes, reductions_of(cone_of(read.group.root))))
+        return known[read.group.root]
     return contiguous is max(read.group.ranges, key=lambda r: r.arg[0], default=None)
 
 
