@@ -429,3 +429,17 @@ def test_gradients_computed_together_are_looked_through_in_one_walk(monkeypatch:
     monkeypatch.setattr(history, "toposort", toposort)
     Tensor.realize(*grads)
     assert walked == [12]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_buffer_may_occur_in_its_own_history(whole: bool) -> None:
+    """After writes in place a history can name the buffer that it is the history of, as its earlier version."""
+    p = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()
+    unseen = UOp(Ops.DETACH, None, (UOp.const(p.dtype, 0).expand_to(p.shape),), -1)
+    written = UOp(Ops.ASSIGN, None, (p.uop, unseen), True)
+    made = history.Made(written)
+    made.kept = written
+    history._made[p.uop.base] = made
+    loss = ((p._new(written) if whole else p) * 3).sum()
+    (got,) = loss.gradient(p)
+    assert got.tolist() == [3.0, 3.0, 3.0]

@@ -433,7 +433,9 @@ class Unrolled:
         return first_version(found)
 
     def _of(self, root: UOp) -> UOp:
-        new = self._new
+        """Return a node in the rewritten graph. A buffer that was written in place may occur in its own history: there
+        it stands for its earlier version, which has none."""
+        new, begun = self._new, set[UOp]()
         stack = [root]
         while stack:
             n = stack[-1]
@@ -445,11 +447,14 @@ class Unrolled:
                 graph = made[1].graph
                 if graph is None and made[1].lost is not None:
                     self._lost.append(made[1])
+            if graph in begun and graph not in new:
+                graph = None
             below: Sequence[UOp] = n.src if graph is None else (graph,)
             if n.op is Ops.ASSIGN:
                 below = n.src[:1] if n.arg else n.src[1:]  # the other source gets no gradient
-            missing = [s for s in below if s not in new]
+            missing = [s for s in below if s not in new and s not in begun]
             if missing:
+                begun.add(n)
                 stack += missing
                 continue
             new[n] = self._rebuilt(n, graph)
