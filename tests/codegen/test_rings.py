@@ -110,6 +110,20 @@ def test_what_the_epilogue_loads_for_each_element_is_prefetched(shape: tuple[int
     close(ran(loaded, buffers(sink, inputs))[0], expected(sink, inputs)[0])  # its memory checks every address
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+def test_lanes_exchange_rounded_results_two_at_a_time(rounded: bool) -> None:
+    sink, inputs = of_size(128, 64, 128)
+    factor = UOp(Ops.PARAM, dtypes.float32, (), (3, (1, 128, 128)))
+    inputs[factor] = np.random.default_rng(0).integers(-3, 4, factor.shape).astype(np.float32)
+    total = sink.src[0].cast(dtypes.bfloat16).cast(dtypes.float32) if rounded else sink.src[0]
+    sink = UOp(Ops.SINK, None, ((total * factor).cast(dtypes.bfloat16),))
+    opts = tiled(sink)
+    computes_the_same(DEVICE, sink, inputs, opts, close)
+    shuffled = [u.dtype for u in linearize(linearize_on(DEVICE, sink, opts)) if u.op is Ops.SHUFFLE]
+    assert {t.scalar for t in shuffled} == {dtypes.uint32 if rounded else dtypes.float32}
+    assert sum(t.count for t in shuffled) == (16 if rounded else 32)  # half of the registers in each of two steps
+
+
 @pytest.mark.parametrize("below, slots, groups", [(1, 1, 2), (2, 3, 2), (1, 4, 3)])
 def test_groups_that_take_turns_compute_the_same(below: int, slots: int, groups: int) -> None:
     for shape in ((320, 192, 200), (260, 64, 136)):  # of the first, the last turn is one group's alone

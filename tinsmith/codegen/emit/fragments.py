@@ -216,8 +216,8 @@ def _runs_along(lin: Emitter, index: UOp, column: UOp, fragment: Fragment) -> bo
 
 def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
     """Return the largest part of a stored value that depends only on the accumulator and on row statistics, provided
-    that the accumulator is used nowhere else; otherwise the accumulator itself. What is only widened then, as a rounded
-    result that more is computed of, is left in its narrow type."""
+    that the accumulator is used nowhere else; otherwise the accumulator itself. A part that was rounded to 16 bits and
+    widened again is taken before it is widened: lanes exchange two such elements at a time."""
     order = toposort(value, lambda n: n.op not in (Ops.FOLD, Ops.MMA))
     pure = {total, *(s for n in order for s in n.src if s.op is Ops.FOLD and row in s.ranges)}
     border = set[UOp]()
@@ -230,9 +230,8 @@ def _of_the_sum(value: UOp, total: UOp, row: UOp) -> UOp:
     if value in pure:
         border.add(value)
     own = border.pop() if len(border) == 1 else total
-    while own.op is Ops.CAST and own.src[0].dtype.itemsize < own.dtype.itemsize:
-        own = own.src[0]
-    return own
+    widened = own.op is Ops.CAST and own.src[0].dtype.itemsize == 2 < own.dtype.itemsize
+    return own.src[0] if widened else own
 
 
 def _exchanged(lin: Emitter, line: UOp, fragment: Fragment) -> Callable[[int, int], UOp] | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tinsmith.core.errors import DTypeError
 from tinsmith.ir import UOp
@@ -92,15 +92,17 @@ def gelu_slope_of_half(g: T, out: T, x: T) -> tuple[T]:
     return gelu_slope(g, out, x, half=True)
 
 
+_CUBIC: Final = 0.044715  # of GELU's approximation by tanh (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415)
+_SLOPE: Final = 2 * math.sqrt(2 / math.pi)  # that of 2u at 0
+
+
 def share_by_tanh(x: T) -> T:
     """Return (1 + tanh(u)) / 2 of GELU's approximation u = √(2/π)·(x + 0.044715·x³), as a sigmoid of 2u."""
-    root = 2 * math.sqrt(2 / math.pi)
-    return (x * (x * x * (-0.044715 * root) - root)).exp().add(1).reciprocal()
+    return (x * (x * x * (-_CUBIC * _SLOPE) - _SLOPE)).exp().add(1).reciprocal()
 
 
 def gelu_tanh_slope(g: T, out: T, x: T) -> tuple[T]:
-    share, root = share_by_tanh(x), 2 * math.sqrt(2 / math.pi)
-    steep = x * x * (3 * 0.044715 * root) + root  # of 2u
+    share, steep = share_by_tanh(x), x * x * (3 * _CUBIC * _SLOPE) + _SLOPE  # steep: the slope of 2u
     return (g * (share + x * share * (1 - share) * steep),)
 
 
