@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import uuid
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,20 +16,25 @@ from tinsmith.distributed.transport.rendezvous import PORTS, Store, StoreGroup
 
 
 def _free_ports() -> dict[str, str]:
-    """Return variables of a launcher whose next ports are free at the moment."""
+    """Return variables of a launcher whose next ports are free at the moment: each call is another run, since the
+    system may give a port again."""
     with socket.create_server(("", 0)) as found:
         port = found.getsockname()[1]
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(min(port, 65535 - PORTS)), "WORLD_SIZE": "3"}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(min(port, 65535 - PORTS)), "WORLD_SIZE": "3",
+            "TORCHELASTIC_RUN_ID": uuid.uuid4().hex}
 
 
 def _in_threads(count: int, work: Callable[[StoreGroup], Any], given: dict[str, str] | None = None) -> list[Any]:
     """Return what ``work`` returns for each of ``count`` processes, here threads."""
     variables = given or _free_ports()
     found: list[Any] = [None] * count
+    stores: list[Store] = []
 
     def run(rank: int) -> None:
         try:
-            found[rank] = work(StoreGroup(Store(rank, variables, wait=20), "world", count, rank))
+            store = Store(rank, variables, wait=20)
+            stores.append(store)
+            found[rank] = work(StoreGroup(store, "world", count, rank))
         except BaseException as error:
             found[rank] = error
 
@@ -36,6 +43,8 @@ def _in_threads(count: int, work: Callable[[StoreGroup], Any], given: dict[str, 
         t.start()
     for t in threads:
         t.join(60)
+    for store in stores:
+        store.close()
     for value in found:
         if isinstance(value, BaseException):
             raise value
@@ -102,12 +111,23 @@ def test_a_stranger_at_the_port_is_passed_over() -> None:
 
 def test_who_does_not_know_the_word_gets_no_answer() -> None:
     variables = _free_ports()
-    Store(0, variables, wait=20)
-    with socket.create_connection(("127.0.0.1", int(variables["MASTER_PORT"]) + 1), timeout=10) as stranger:
-        stranger.sendall(b'"guess"\n')
-        assert stranger.recv(64) == b""
-    with pytest.raises(CommunicationError, match="rank 0 was not found"):
-        Store(1, variables | {"TORCHELASTIC_RUN_ID": "another"}, wait=0.0)
+    with closing(Store(0, variables, wait=20)):
+        with socket.create_connection(("127.0.0.1", int(variables["MASTER_PORT"]) + 1), timeout=10) as stranger:
+            stranger.sendall(b'"guess"\n')
+            assert stranger.recv(64) == b""
+        with pytest.raises(CommunicationError, match="rank 0 was not found"):
+            Store(1, variables | {"TORCHELASTIC_RUN_ID": "another"}, wait=0.0)
+
+
+def test_a_closed_store_is_not_found() -> None:
+    """Its port is free for the next run, also for one with the same variables."""
+    variables = _free_ports()
+    for _ in range(2):
+        with closing(Store(0, variables, wait=20)) as first, closing(Store(1, variables, wait=20)) as second:
+            second.exchanged("a message", 1, 2, b"sent", wait=False)
+            assert first.exchanged("a message", 0, 2, b"") == [b"", b"sent"]
+        with pytest.raises(CommunicationError, match="rank 0 was not found"):
+            Store(1, variables, wait=0.0)
 
 
 def test_missing_variables() -> None:

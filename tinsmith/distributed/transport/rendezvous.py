@@ -107,8 +107,17 @@ class Store:
         word = hashlib.sha256("\0".join((host, port, *(environment.get(n, "") for n in names))).encode()).hexdigest()
         ports = range(int(port) + 1, int(port) + 1 + PORTS)
         self.lock = threading.Lock()
-        server = _served(ports, word) if rank == 0 else None
-        self.file = _connected("127.0.0.1" if server else host, ports, word, wait).makefile("rwb")
+        self.server = _served(ports, word) if rank == 0 else None
+        with _connected("127.0.0.1" if self.server else host, ports, word, wait) as connection:
+            self.file = connection.makefile("rwb")  # closes the connection with itself
+
+    def close(self) -> None:
+        """Close the connection; rank 0 stops serving, and frees its port."""
+        with contextlib.suppress(OSError):  # the other end may be gone
+            self.file.close()
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
 
     def exchanged(self, name: str, rank: int, size: int, own: bytes, wait: bool = True) -> list[bytes]:
         """Return what ``size`` processes give to an exchange, in the order of their ranks; nothing for one that does
