@@ -622,7 +622,8 @@ for _name, _auto, _small, _full in (
     (
         "hiera",
         "AutoModelForImageClassification",
-        dict(image_size=[32, 32], patch_size=[7, 7], patch_stride=[4, 4], embed_dim=8, depths=[1, 1], num_heads=[1, 2]),
+        dict(image_size=[32, 32], patch_size=[7, 7], patch_stride=[4, 4], embed_dim=8, depths=[1, 1], num_heads=[1, 2],
+             num_query_pool=1),
         dict(),
     ),
     (

@@ -57,6 +57,19 @@ def test_pools(case: dict[str, Any], size: tuple[int, int]) -> None:
         compare(partial(Tensor.avg_pool2d, **options), partial(F.avg_pool2d, **options), x)
 
 
+@pytest.mark.parametrize("kernel, stride, padding, dilation", [
+    (3, 2, 0, 2), (5, 2, 0, 1), (5, 4, 1, 1), ((5, 2), 3, 0, 1)])
+def test_one_window_that_overhangs(kernel: Any, stride: int, padding: int, dilation: int) -> None:
+    """With ``ceil_mode``, a window may be larger than the image."""
+    x, case = random(2, 3, 4, 4), {"stride": stride, "padding": padding, "ceil_mode": True}
+    compare(lambda t: t.max_pool2d(kernel, dilation=dilation, **case),
+            lambda t: F.max_pool2d(t, kernel, dilation=dilation, **case), x)
+    if dilation == 1:
+        for count in (True, False):
+            options = case | {"kernel_size": kernel, "count_include_pad": count}
+            compare(partial(Tensor.avg_pool2d, **options), partial(F.avg_pool2d, **options), x)
+
+
 def test_dilated_max_pool() -> None:
     compare(lambda t: t.max_pool2d(2, 1, dilation=2), lambda t: F.max_pool2d(t, 2, 1, dilation=2), random(1, 2, 6, 6))
 

@@ -601,6 +601,22 @@ def test_a_variable_as_a_value() -> None:
     assert Tensor.full((2,), N.bind(3), dtype="float16").tolist() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, 1.5])
+def test_powers_of_a_variable(exponent: float) -> None:
+    n = N.bind(4)
+    assert (Tensor.ones(2) * n ** exponent).tolist() == [4 ** exponent] * 2
+    if type(exponent) is int and 0 <= exponent < 3:
+        assert Tensor.ones(n ** exponent).numpy().shape == (4 ** exponent,)
+
+
+@pytest.mark.parametrize("bound", [0, 3])
+def test_softmax_of_a_length_that_may_be_0(bound: int) -> None:
+    x = RNG.standard_normal((4, 9)).astype(np.float32)
+    part = Tensor(x)[:, : Variable("length", 0, 9).bind(bound)]
+    np.testing.assert_allclose(part.softmax().numpy(), softmax(x[:, :bound]) if bound else x[:, :0], rtol=1e-5)
+    assert part.log_softmax().numpy().shape == (4, bound)
+
+
 def test_dtypes_of_variables() -> None:
     assert Tensor(Variable("k", 1, 9, dtype=dtypes.long).bind(2)).item() == 2
     with pytest.raises(RangeError, match="not 300"):

@@ -443,6 +443,23 @@ class UOp(Operators):
         except TypeError:
             return False
 
+    def __pow__(self, exponent: int | float) -> UOp:
+        """Return a power: of a size and a whole exponent >= 0 a size, otherwise a number of dtype float32.
+
+        >>> n = UOp.variable("n", 1, 16).bind(9)
+        >>> n ** 2, (n ** -0.5).dtype
+        (n*n, dtypes.float)
+        """
+        if type(exponent) not in (int, float):
+            return NotImplemented
+        if type(exponent) is int and exponent >= 0:
+            return functools.reduce(operator.mul, [self] * exponent) if exponent else self._lift(1)
+        base = self.cast(dtypes.float32) if self.dtype is dtypes.index else self
+        if abs(exponent) != 0.5:
+            return base._binary(Ops.POW, float(exponent))
+        root = UOp(Ops.SQRT, None, (base,))
+        return root if exponent > 0 else 1 / root
+
     def __le__(self, o: Any) -> UOp: return self < o + 1 if self.dtype is dtypes.index else NotImplemented
     def __ge__(self, o: Any) -> UOp: return self + 1 > o if self.dtype is dtypes.index else NotImplemented
     def __neg__(self) -> UOp: return UOp(Ops.NEG, None, (self,))

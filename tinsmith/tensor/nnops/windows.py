@@ -261,9 +261,14 @@ def pool_windows(op: str, x: UOp, kernel: tuple[int, ...], steps: tuple[int, ...
     """
     dims = len(kernel)
     lead, size = x.shape[: x.ndim - dims], x.shape[x.ndim - dims :]
+    reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, spread))
+    if ceil is not None:  # one window may overhang on its own
+        lacks = tuple(r - s if isinstance(s, int) and s < r < s + st else 0 for s, r, st in zip(size, reach, steps))
+        x, ceil = padded(x, ((0, 0),) * len(lead) + tuple((0, n) for n in lacks), fill), tuple(
+            (before, after + n) for (before, after), n in zip(ceil, lacks))
+        size = x.shape[x.ndim - dims :]
     outputs = tuple(output_sizes(op, *a) for a in zip(size, kernel, steps, spread))
     if ceil is not None:
-        reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, spread))
         more = tuple(o + (0 if equal((s - r) % st, 0) or o * st >= s - after else 1)
                      for o, s, r, st, (_, after) in zip(outputs, size, reach, steps, ceil))
         over = tuple(max((o - 1) * st + r - s, 0) for o, st, r, s in zip(more, steps, reach, size))

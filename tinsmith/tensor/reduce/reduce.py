@@ -251,7 +251,7 @@ class Reduce(Functions):
         if 0 in self.shape:
             return wide, axes
         # the result does not depend on the shift: no gradient needed
-        top = self._new(UOp(Ops.DETACH, None, (wide.uop,))).max(axes, keepdim=True)
+        top = self._new(UOp(Ops.DETACH, None, (wide.uop,)))._reduce(Ops.MAX, axes, True)  # also of 0 values
         return wide.sub(top.eq(float("-inf")).where(0, top) if masked else top), axes
 
     @in_float32
