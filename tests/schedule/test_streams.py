@@ -24,6 +24,7 @@ from tinsmith.ir.structure import contraction, limits
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.schedule_item import ScheduleItem
 from tinsmith.target.target import Target
+from tinsmith.tensor.nnops.attention import recomputed
 from tinsmith.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -144,6 +145,37 @@ def test_gradients_are_one_kernel_of_five_contractions() -> None:
     assert sum(contraction(f) is not None for f in kernel.folds) == 5
     stages = [n for n in kernel.nodes if n.op is Ops.STAGE]
     assert stages and max(math.prod(s.arg) for s in stages) <= 64 * 64
+
+
+def test_gradients_from_saved_logarithms_are_one_kernel() -> None:
+    """What ``torch.compile`` computes: the scale of the scores does not keep the sums from being accumulated."""
+    q, k, v, g = (Tensor(a).realize() for a in inputs(8, 32, 48, 8, 16))
+    scores = q @ k.transpose(-2, -1) * 0.3
+    out, lse = (scores.softmax(-1) @ v).realize(), scores.logsumexp(-1, keepdim=True).realize()
+    found = recomputed(g, out, q, k, v, q @ k.transpose(-2, -1) * 0.3, lse, 0.3)
+    (item,) = (i for i in schedule(*found[:3]).items if i.tiles)
+    assert item.outputs == 3
+    for x, y in zip(found[:3], (scores.softmax(-1) @ v).gradient(q, k, v, gradient=g)):
+        np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(197, 197), (330, 250)], ids=str)
+def test_columns_are_packed_once_for_all_rows(sizes: tuple[int, int]) -> None:
+    """Also where positions lie before heads in memory: a panel is in no loop that does not change it."""
+    q, k, v, g = (Tensor(a.reshape(2, 3, *a.shape[1:])).transpose(1, 2).contiguous().realize().transpose(1, 2)
+                  for a in inputs(6, *sizes, 32, 32))
+    found = q.scaled_dot_product_attention(k, v).gradient(q, k, v, gradient=g)
+    items = [i for i in schedule(*(x.transpose(1, 2).contiguous() for x in found)).items if i.tiles]
+    assert len(items) == 3  # statistics, queries, keys with values: neither side divides into blocks
+    for item in items:
+        assert item.sink is not None
+        kernel = begin(item.sink, Device["CPU"].renderer.target)
+        choose(kernel, Device["CPU"].renderer.target)
+        panels = [n for n in kernel.nodes if n.op is Ops.STAGE and all(x.op is not Ops.FOLD for x in toposort(n))]
+        assert panels
+        for panel in panels:
+            places = [kernel.order.index(r) for r in panel.ranges]
+            assert sorted(places) == list(range(len(places)))
 
 
 @pytest.mark.parametrize("kind", ["none", "causal"])

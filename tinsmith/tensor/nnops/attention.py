@@ -127,7 +127,10 @@ def recomputed(gradient: T, out: T, query: T, key: T, value: T, scores: T, lse: 
     rows = (gradient.cast(wide) * out.cast(wide)).sum(-1, True).contiguous()  # once per query, not per score
     products = gradient.matmul(value.transpose(-2, -1), dtype=wide)
     slopes = (products if kept is None else products * kept) - rows
-    narrow = (weights.cast(wide) * slopes).cast(dtype)
+    if dtype is wide:  # the sums are stored as they are, so that they may be accumulated in memory
+        narrow, factor = weights * slopes * factor, 1.0
+    else:
+        narrow = (weights.cast(wide) * slopes).cast(dtype)
     return Recomputed(narrow.matmul(key, dtype=wide) * factor,
                       narrow.transpose(-2, -1).matmul(query, dtype=wide) * factor,
                       dropped.transpose(-2, -1).matmul(gradient, dtype=wide), weights, slopes)

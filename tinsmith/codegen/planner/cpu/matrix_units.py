@@ -309,10 +309,18 @@ def _with_panels(kernel: Kernel, way: Callable[[Kernel], None], target: Target) 
 def whole_rows(kernel: Kernel, target: Target, rows: tuple[UOp, ...]) -> None:
     """Compute a few complete rows at a time."""
     lanes = lanes_of(kernel, target)
+    _rows_inside(kernel, rows)
     split(kernel, OptOps.UPCAST, rows[0], target.tile_rows(range_size(rows[0])))  # sizes of 1 have no range
     tiles(kernel, target.core, lanes)
     columns(kernel, target.core, lanes)
     statistics(kernel, target.core, lanes)
+
+
+def _rows_inside(kernel: Kernel, rows: Sequence[UOp]) -> None:
+    """Move the loops over rows inside the other loops of their operands, such as batch and heads: what rows share, such
+    as packed columns, is then computed once for all of them."""
+    inside = frozenset(r for operand, _ in streams(kernel.sink) for r in operand.ranges)
+    order_loops(kernel, [r for r in kernel.parallel if r in inside and r not in rows])
 
 
 def blocks_of_tiles(kernel: Kernel, target: Target, sides: list[list[UOp]], sizes: list[int]) -> None:
