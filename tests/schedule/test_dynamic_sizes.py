@@ -319,3 +319,18 @@ def test_an_upper_bound_of_elements() -> None:
     slot = Slot(0, 100, dtypes.float32, "CPU", terms=((40, ()), (-2, (0,)), (3, (0, 1))))
     most = slot.most_elements([3, 2], [4, 2])
     assert most >= max(slot.elements([n, 2]) for n in (3, 4)) and most == 40 - 6 + 24
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_windows_whose_taps_and_positions_are_variables(dtype: str) -> None:
+    """Memory is contiguous along both sides of a window: only one of them may fill a panel with vectors."""
+    rng = np.random.default_rng(0)
+    for batch, channels, out, taps, length in ((1, 32, 64, 3, 63), (3, 64, 32, 3, 31), (1, 64, 64, 4, 101)):
+        x = rng.integers(-3, 4, (batch, channels, length)).astype(np.float32)
+        g = rng.integers(-3, 4, (batch, out, length - taps + 1)).astype(np.float32)
+        image, gradient = (Tensor(a).cast(dtype).realize() for a in (x, g))
+        weight = Tensor.zeros(out, channels, taps).cast(dtype).realize()
+        (found,) = image.conv2d(weight).gradient(weight, gradient=gradient)
+        windows = np.lib.stride_tricks.sliding_window_view(x, taps, 2)
+        exact = np.einsum("bctk,bot->ock", windows.astype(np.float64), g.astype(np.float64))
+        np.testing.assert_allclose(found.float().numpy(), exact, rtol=1e-2, atol=1)

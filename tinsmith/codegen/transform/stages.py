@@ -125,9 +125,13 @@ def _panel(k: KernelGraph, value: UOp, inside: list[UOp], lanes: int) -> None:
     inside = sorted(inside, key=layout_rank)
     sides, table, valid = list[Side](), dict[UOp, UOp](), None
     turned = _turned(k, value)
-    for box in sorted(footprints(value, inside), key=lambda b: (b.lead is turned, memory_order(value, b))):
+    boxes = sorted(footprints(value, inside), key=lambda b: (b.lead is turned, memory_order(value, b)))
+    # memory may be contiguous along two boxes, the sides of a window of symbolic sizes: one of them gets the lanes
+    dense = next((b for b in reversed(boxes) if not (b.lead.arg[1].expanded or is_partial(b.lead))
+                  and _is_dense(value, b.lead)), None)
+    for box in boxes:
         lead = box.lead
-        loops, at = _fill_loops(k, value, box, lanes)
+        loops, at = _fill_loops(k, value, box, lanes if box is dense else 0)
         if at.vmax >= box.size if isinstance(box.size, int) else len(loops) > 1 and not divides(
                 range_size(loops[-1]), box.size):
             valid = at.lt(box.size) if valid is None else valid & at.lt(box.size)
@@ -152,12 +156,11 @@ def _turned(k: KernelGraph, value: UOp) -> UOp | None:
 def _fill_loops(k: KernelGraph, value: UOp, box: Footprint, lanes: int) -> tuple[list[UOp], UOp]:
     """Return new ranges that fill a box, and the position in the box as an expression of them.
 
-    If memory is contiguous along the box, the ranges form full vectors, or, for a value with lanes, the number of
-    copies that can be transposed in registers.
+    With ``lanes``, memory is contiguous along the box: the ranges form full vectors, or, for a value with lanes, the
+    number of copies that can be transposed in registers.
     """
     lead = box.lead
-    whole = lanes and not lead.arg[1].expanded and not is_partial(lead)
-    if whole and _is_dense(value, lead):
+    if lanes:
         across = any(r.arg[1] is Role.VECTOR for r in value.ranges)
         fixed = isinstance(box.size, int)
         step, role = (math.gcd(box.size, SIDE) if fixed else 1, Role.UPCAST) if across else (lanes, Role.VECTOR)
