@@ -94,6 +94,16 @@ def depthwise_last(x: Tensor, w: Tensor, stride: int = 1) -> Tensor:
         0, 2, 3, 1).contiguous()
 
 
+@pytest.mark.parametrize(("taps", "stride"), [(3, 2), (5, 1), (4, 3)])
+def test_windows_in_rows_of_any_length_share_their_elements(taps: int, stride: int) -> None:
+    """Positions that fill up the last tile do not make the windows copy an element once for each tap."""
+    def forward(positions: int) -> Kernel:
+        shape = 2, 64, (positions - 1) * stride + taps
+        return next(k for k in kernels_of_gradients(shape, (64, 64, taps), dtypes.bfloat16, stride=stride) if units(k))
+    whole, partial = forward(64), forward(63)
+    assert copied(partial) <= copied(whole)
+
+
 @pytest.mark.parametrize(("channels", "size", "taps"), [(64, 28, 3), (40, 33, 5), (96, 14, 7), (17, 21, 3)])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
 def test_depthwise_channels_last_is_read_in_place(channels: int, size: int, taps: int, dtype: DType) -> None:
