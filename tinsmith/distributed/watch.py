@@ -10,6 +10,7 @@ import secrets
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ PERIOD = 1.0  # seconds between two signs
 _FREE = 2.0  # seconds for ``ending``; the agent of the host kills processes that are left after 3
 LAST_WORDS = 0.8  # seconds; launchers kill a process that is left a second after SIGTERM
 _SIGNALS = (signal.SIGTERM,)
+_LAUNCHERS = ("prterun", "mpirun", "mpiexec", "orterun")  # names of Open MPI's process that starts the ranks of a host
 
 
 class Waiting(NamedTuple):
@@ -109,12 +111,30 @@ def start_monitor(count: int, timeout: float) -> Address:
     """Start the monitor in a separate session, so that a signal that ends the ranks does not end it before its
     report."""
     token = secrets.token_hex(16)
-    process = _started(str(count), str(timeout))
+    out = _error_output_of_launcher()
+    process = _started(str(count), str(timeout), errors=out)
+    if out is not None:
+        os.close(out)
     process.stdin.write(f"{token}\n")
     process.stdin.close()
     port = int(process.stdout.readline())
     process.stdout.close()
     return Address(socket.gethostname(), port, token)
+
+
+def _error_output_of_launcher() -> int | None:
+    """Return the standard error of the launcher, opened, if it is a pipe or a terminal; None elsewhere.
+
+    A launcher that sees a rank die may drop what ranks print from then on, which was one of six reports on a busy
+    machine. A file is not opened a second time: the launcher would write over the report.
+    """
+    parent = Path("/proc", str(os.getppid()))
+    with contextlib.suppress(OSError):
+        error = parent / "fd" / "2"
+        mode = error.stat().st_mode
+        if (parent / "comm").read_text().strip() in _LAUNCHERS and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+            return os.open(error, os.O_WRONLY | os.O_NOCTTY)
+    return None
 
 
 class Agent:
@@ -133,12 +153,13 @@ class Agent:
             self.process.stdin.close()
 
 
-def _started(*arguments: str) -> Any:
-    """Start ``monitor.py`` as a process that outlives this one."""
+def _started(*arguments: str, errors: int | None = None) -> Any:
+    """Start ``monitor.py`` as a process that outlives this one. The monitor, which has arguments, reports to ``errors``;
+    None: to the standard error of this process."""
     subprocess = importlib.import_module("subprocess")  # slow, and for few programs
     line = [sys.executable, "-I", "-S", str(Path(__file__).with_name("monitor.py")), *arguments]
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-                               stderr=None if arguments else subprocess.DEVNULL)  # a launcher waits for its end
+                               stderr=errors if arguments else subprocess.DEVNULL)  # a launcher waits for its end
     process.returncode = 0  # it ends after this process: nobody waits for it
     return process
 
