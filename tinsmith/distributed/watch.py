@@ -154,8 +154,8 @@ class Agent:
 
 
 def _started(*arguments: str, errors: int | None = None) -> Any:
-    """Start ``monitor.py`` as a process that outlives this one. The monitor, which has arguments, reports to ``errors``;
-    None: to the standard error of this process."""
+    """Start ``monitor.py`` as a process that outlives this one. The monitor, which has arguments, writes its reports to
+    ``errors``; None: to the standard error of this process."""
     subprocess = importlib.import_module("subprocess")  # slow, and for few programs
     line = [sys.executable, "-I", "-S", str(Path(__file__).with_name("monitor.py")), *arguments]
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,

@@ -25,7 +25,6 @@ from tinsmith.codegen.render.llvm_arithmetic import (
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Op, Ops, UOp
 
-CACHE_LINE = 64
 SYSTEM_STACK = 16  # alignment of the stack at a call
 STACK_BYTES = 32 << 10  # local memory up to this size is on the stack
 
@@ -76,7 +75,8 @@ class _Module(LLVMArithmetic):
         # Vectors that registers do not hold are spilled to the stack, aligned: else it depends on the caller whether
         # they cross cache lines (a bf16 product of 512 × 768 × 768: 2.7 or 4.0 ms on Zen 4).
         widest = max((u.dtype.itemsize * u.dtype.count for u in self.program if not u.dtype.pointer), default=1)
-        aligned = f" alignstack({min(widest, CACHE_LINE)})" if widest > SYSTEM_STACK else ""
+        spilled = min(widest, self.renderer.target.vector_bytes)
+        aligned = f" alignstack({spilled})" if spilled > SYSTEM_STACK else ""
         head = f"define void @{self.name}(ptr noalias readonly %args, i64 %tid, i64 %nthreads){aligned} {{\nentry:\n"
         tail = "  ret void\n}\n!0 = !{i32 1}\n!1 = distinct !{!1}\n" + self.tiles.constants()
         return "".join(d + "\n" for d in self.declarations) + head + body + "\n" + tail

@@ -5,20 +5,16 @@ A handler applies its opt completely, or raises and leaves the kernel unchanged.
 """
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import replace
 
 from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.lower import loop_partition
-from tinsmith.codegen.lower.normalize import conjuncts
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.transform import back_to_back_gemm, matrix_units, skip_masked_blocks, stages, thread_blocks
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
-from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.structure import THREADS, Axis, Role, contraction, divides, is_partial, range_size
@@ -200,7 +196,7 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     whole = unit.fragment_c.whole
     for side, count in zip((m, n), counts):
         if whole and range_size(side) != count:
-            _guard_by_position(k, side, count, r)
+            k.sink = simplify(matrix_units.guarded_by_position(k.sink, side, count, r))
     if not whole:  # the UPCAST and FRAGMENT ranges are shared with the consumer of the result
         m, n = _split_copies(k, m, mu, unit.m), _split_copies(k, n, nu, unit.n)
     else:
@@ -215,29 +211,6 @@ def _matrix_unit(k: KernelGraph, opt: Opt) -> list[Opt]:
     if r not in toposort(k.sink):
         k.order.remove(r)
     return [replace(opt, unit=unit.name)]
-
-
-def _guard_by_position(k: KernelGraph, r: UOp, count: int, depth: UOp) -> None:
-    """Let windows that slide along rows or columns of a unit, which were padded from ``count``, read all elements up to
-    the end of the last window: what padded rows read is in memory, and their results are not stored. Each element then
-    has one guard in all windows, and is staged once. The taps are no steps of the unit (``depth``), which are padded.
-
-        r < count   →   r * step + tap < (count - 1) * step + taps
-    """
-    table = {}
-    for load in (n for n in k.nodes if n.op is Ops.LOAD and len(n.src) > 2 and r in n.src[1].ranges):
-        terms, guards = linear_form(load.src[1])[0], conjuncts(load.src[2])
-        length = terms.get(r, 0)
-        steps = {x: length // terms[x] for x in load.src[1].ranges if x.arg[1] is Role.REDUCE and x is not depth
-                 and terms.get(x) and length % terms[x] == 0}
-        tap = next((x for x, step in steps.items() if 0 < step < range_size(x)), None)
-        if tap is not None and r.lt(count) in guards:
-            step = steps[tap]
-            position = (r * step + tap).lt((count - 1) * step + range_size(tap))
-            valid = functools.reduce(operator.and_, [position if g is r.lt(count) else g for g in guards])
-            table[load] = load.replace(src=(*load.src[:2], valid))
-    if table:
-        k.sink = simplify(k.sink.substitute(table))
 
 
 def _split_tile(k: KernelGraph, r: UOp, size: int) -> UOp:

@@ -8,19 +8,21 @@ stage in the unit's order of elements, which is filled once for all ranges insid
 """
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tinsmith.codegen.lower.indexing import Footprint, windows
-from tinsmith.codegen.lower.normalize import implies
+from tinsmith.codegen.lower.normalize import conjuncts, implies
 from tinsmith.codegen.transform.stage_builder import Side, from_stage
 from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
 from tinsmith.ir.matrix_unit import Fragment, MatrixUnit, in_memory
-from tinsmith.ir.structure import Role, contraction
+from tinsmith.ir.structure import Role, contraction, range_size
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
@@ -148,6 +150,30 @@ def slide(product: UOp, which: int, inside: Sequence[UOp]) -> Footprint | None:
         if along and found.size < math.prod(_size(r) for r in found.weights):
             return found
     return None
+
+
+def guarded_by_position(sink: UOp, r: UOp, count: int, depth: UOp) -> UOp:
+    """Return a graph in which windows that slide along ``r``, the rows or columns of a unit that were padded from
+    ``count``, read on to the end of the last window, so that all windows guard an element alike and share it.
+
+        r < count   →   r * step + tap < (count - 1) * step + taps
+
+    What padded rows read is in memory, and their results are not stored. Taps are no steps of the unit (``depth``),
+    which may be padded themselves.
+    """
+    table = {}
+    for load in (n for n in toposort(sink) if n.op is Ops.LOAD and len(n.src) > 2 and r in n.src[1].ranges):
+        terms, guards = linear_form(load.src[1])[0], conjuncts(load.src[2])
+        length = terms.get(r, 0)
+        steps = {x: length // terms[x] for x in load.src[1].ranges if x.arg[1] is Role.REDUCE and x is not depth
+                 and isinstance(range_size(x), int) and terms.get(x) and length % terms[x] == 0}
+        tap = next((x for x, step in steps.items() if 0 < step < _size(x)), None)
+        own = r.lt(count)
+        if tap is not None and own in guards:
+            position = (r * steps[tap] + tap).lt((count - 1) * steps[tap] + _size(tap))
+            valid = functools.reduce(operator.and_, [position if g is own else g for g in guards])
+            table[load] = load.replace(src=(*load.src[:2], valid))
+    return sink.substitute(table) if table else sink
 
 
 def packed_operand(mma: UOp, which: int, inside: Sequence[UOp], new_range: NewRange, target: Target) -> UOp:
