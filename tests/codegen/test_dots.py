@@ -84,21 +84,31 @@ def test_interpreters_and_machine_agree_to_the_bit(unit: MatrixUnit) -> None:
             np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
 
 
-@pytest.mark.parametrize("unit", DOT, ids=str)
-def test_the_text_is_what_a_machine_with_the_feature_takes(unit: MatrixUnit) -> None:
-    """The text is assembled for a machine with the feature, on any host."""
+def assembled(sink: UOp, opts: list[Opt], *requires: str) -> str:
+    """Return the machine code of a kernel for a machine with the features, on any host."""
     llvm = pytest.importorskip("llvmlite.binding")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    sink, _ = case(unit, 24, 64, 64)
-    kernel = compile_kernel(sink, LLVMRenderer(TARGET), [tensor_core((0, 1, 2), 4, 4, unit=unit.name)])
-    features = ",".join(f"+{f}" for f in ("avx512f", "avx512bw", "avx512vl", "avx512dq", *unit.requires))
+    features = ",".join(f"+{f}" for f in ("avx512f", "avx512bw", "avx512vl", "avx512dq", *requires))
     machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(features=features, opt=2)
-    module = llvm.parse_assembly(kernel.source)
+    module = llvm.parse_assembly(compile_kernel(sink, LLVMRenderer(TARGET), opts).source)
     module.verify()
-    text = machine.emit_assembly(module)
+    text: str = machine.emit_assembly(module)
+    return text
+
+
+@pytest.mark.parametrize("unit", DOT, ids=str)
+def test_the_text_is_what_a_machine_with_the_feature_takes(unit: MatrixUnit) -> None:
+    sink, _ = case(unit, 24, 64, 64)
+    text = assembled(sink, [tensor_core((0, 1, 2), 4, 4, unit=unit.name)], *unit.requires)
     assert text.count(MNEMONIC.get(unit.name, "vpdpbusd")) == 16, "nothing beside the products, whatever the signs"
     assert "zmm31" not in text or text.count("Spill") == 0, "sums stay in registers"
+
+
+def test_a_frame_is_aligned_to_the_vectors_that_are_spilled_to_it() -> None:
+    sink, _ = product(256, 768, 256)
+    text = assembled(sink, chosen(sink), "avx512bf16")
+    assert "andq\t$-64, %rsp" in text
 
 
 def test_a_machine_without_the_features_has_no_such_unit() -> None:
