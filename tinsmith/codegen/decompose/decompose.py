@@ -116,9 +116,11 @@ def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
 
 
 def _times(x: UOp, factor: float) -> UOp:
-    """Return ``x * factor``, with one multiplication if ``x`` is a multiple of a constant."""
-    scaled = x.op is Ops.MUL and x.src[1].is_const
-    return x.src[0] * (x.src[1].arg * factor) if scaled else x * factor
+    """Return ``x * factor``; a constant that ``x`` is multiplied by, or a constant beside it that is added, absorbs the
+    factor."""
+    if x.op in (Ops.MUL, Ops.MULADD) and all(s.is_const for s in x.src[1:]):
+        return UOp(x.op, None, (x.src[0], *(s.const_like(s.arg * factor) for s in x.src[1:])))
+    return x * factor
 
 
 _LINEAR = (Ops.WHERE, Ops.MUL, Ops.ADD, Ops.SUB)

@@ -47,6 +47,7 @@ _TAIL = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.186288
 # iteratively reweighted least squares (Lawson, 1961) for x from -13.3, where float32 underflows.
 _TAIL_OF_HALF = (-0.073929101, 0.18045022, 0.015744863, 0.13342969, 0.12044130, 0.12386070)
 _SLANT = 0.31
+_TAIL_OVER_DENSITY = tuple(c * math.sqrt(2 * math.pi) for c in _TAIL_OF_HALF)
 
 
 def share_below(x: T, half: bool = False) -> T:
@@ -84,12 +85,22 @@ def _bell(x: T) -> T:
     return (x * x * -0.5).exp()
 
 
-def gelu_slope(g: T, out: T, x: T, half: bool = False) -> tuple[T]:
-    return (g * (share_below(x, half) + x * _density(x)),)
+def gelu_slope(g: T, out: T, x: T) -> tuple[T]:
+    return (g * (share_below(x) + x * _density(x)),)
 
 
 def gelu_slope_of_half(g: T, out: T, x: T) -> tuple[T]:
-    return gelu_slope(g, out, x, half=True)
+    """Return the gradient with the precision of 16-bit floats: at -abs(x) it is density·(ratio - abs(x)), where ratio,
+    the tail over the density, is a polynomial; at abs(x) it is 1 minus that."""
+    size = x.abs()
+    t = x._new(muladd(size.uop, _SLANT, 1.0)).reciprocal()
+    ratio = muladd(_polynomial(t, _TAIL_OVER_DENSITY).uop, t.uop, -size.uop)
+    below = x._new(muladd((x * x).uop, -0.5, -0.5 * math.log(2 * math.pi))).exp() * x._new(ratio)
+    return (g * with_slopes((x < 0).where(below, 1 - below), _gelu_bend, x),)
+
+
+def _gelu_bend(g: T, out: T, x: T) -> tuple[T]:
+    return (g * (2 - x * x) * _density(x),)
 
 
 _CUBIC: Final = 0.044715  # of GELU's approximation by tanh (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415)

@@ -12,7 +12,7 @@ from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import UOp
 from tinsmith.tensor.helpers import rounded_once
 from tinsmith.tensor.math.table import ELEMENTWISE, FUNCTIONS
-from tinsmith.tensor.nnops.activations import gelu_slope, gelu_tanh_slope
+from tinsmith.tensor.nnops.activations import gelu_slope, gelu_slope_of_half, gelu_tanh_slope
 from tinsmith.tensor.sizes.traced import plain
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.rules.registry import Unsupported, rule
@@ -114,7 +114,8 @@ def _gelu_backward(grad: Tensor, x: Tensor, approximate: str = "none") -> Tensor
     half = x.dtype.itemsize <= 2  # computed in float32, rounded once
     if half:
         grad, x = grad.cast(dtypes.float32), x.cast(dtypes.float32)
-    return (gelu_tanh_slope(grad, x, x) if approximate == "tanh" else gelu_slope(grad, x, x, half))[0]
+    slope = gelu_tanh_slope if approximate == "tanh" else gelu_slope_of_half if half else gelu_slope
+    return slope(grad, x, x)[0]
 
 
 @rule("leaky_relu", promote="result")
