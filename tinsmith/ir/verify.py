@@ -618,7 +618,7 @@ PROGRAM_CHECKS: tuple[Check[ProgramState], ...] = (
     Check("widths", "Vector widths agree across arithmetic.", _ALU, _widths),
     Check("memory", "Loads and stores access memory of their dtype.", (Ops.LOAD, Ops.STORE), memory),
     Check("index-dtype", "Indices have the index dtype.", (Ops.LOAD, Ops.STORE, Ops.PREFETCH), index),
-    Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE), valid),
+    Check("valid-bool", "Conditions are bool.", (Ops.LOAD, Ops.STORE, Ops.PREFETCH), valid),
     Check("access-widths", "One index (of the first lane) or one per lane; one condition per lane.",
           (Ops.LOAD, Ops.STORE), _access_widths),
     Check("accumulator", "An accumulator has its start's dtype and is defined before its loops.", (Ops.DEFINE_ACC,),

@@ -169,16 +169,19 @@ def _at_step(place: tuple[UOp, int, list[int]], step: tuple[int, int]) -> UOp:
 
 
 def _prefetch_beside(lin: Emitter, n: UOp, total: UOp, vectors: _Vectors, coords: Coords) -> None:
-    """Prefetch the vectors that a store of a staged unit's sum loads for each row and column. Loads under a condition
-    are left out: the addresses of the others do not exist, and any one address in their place would be a bottleneck."""
+    """Prefetch the vectors that a store of a staged unit's sum loads for each row and column, under the conditions of
+    their loads: the addresses of the others do not exist, and any one address in their place would be a bottleneck."""
     inside, own = set(toposort(total)), vectors.positions
-    for load in (x for x in toposort(n.src[2:]) if x.op is Ops.LOAD and len(x.src) == 2 and x not in inside):
+    for load in (x for x in toposort(n.src[2:]) if x.op is Ops.LOAD and x not in inside):
         place = lin.affine(load.src[1].substitute(dict(own)), vectors.ranges)
         if load.src[0].op is not Ops.PARAM or not own.keys() <= load.ranges or place is None:
             continue
         for step in vectors.steps:
+            first = vectors.positions_of(step)
+            conditions = [simplify(v.substitute(first)) for v in load.src[2:]]
+            valid = [lin.indexed(v, coords) for v in conditions if not (v.is_const and v.arg)]
             index = lin.indexed(_at_step(place, step), coords)
-            lin.force(UOp(Ops.PREFETCH, None, (lin.memory(load.src[0], coords), index)))
+            lin.force(UOp(Ops.PREFETCH, None, (lin.memory(load.src[0], coords), index, *valid)))
 
 
 def _store_statistics(lin: Emitter, n: UOp, fixed: Coords) -> None:

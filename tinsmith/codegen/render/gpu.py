@@ -290,7 +290,8 @@ class LaneBody(Body):
         elif u.op is Ops.WARP_BARRIER:
             self.line(r.warp(u, self.program))
         elif u.op is Ops.PREFETCH:
-            self.line(r.prefetch.format(f"{text[u.src[0]][0]}+{addend(self.at(u.src[1], 0))}"))
+            guard = f"if ({strip(text[u.src[2]][0])}) " if len(u.src) > 2 else ""
+            self.line(guard + r.prefetch.format(f"{text[u.src[0]][0]}+{addend(self.at(u.src[1], 0))}"))
         elif u.op in RING_OPS or (u.op is Ops.MMA and u.arg.staged):
             r.ring_line(self, u)
         elif u.op is Ops.LOAD_MATRIX:  # 32-bit words of two elements each

@@ -108,4 +108,5 @@ class KernelOps:
     COMMIT = Op("program", "Make the unit's steps since the last COMMIT one group.", 0, nothing)
     DRAIN = Op("program", "Wait until at most `arg` groups of steps are in flight; pass on the "
                "accumulator, then complete.", (0, 1), drained)
-    PREFETCH = Op("program", "Fetch the line at (memory, index) ahead of its use.", 2, nothing)
+    PREFETCH = Op("program", "Fetch the line at an index ahead of its use, if valid: (memory, index[, valid]).", (2, 3),
+                  nothing)
