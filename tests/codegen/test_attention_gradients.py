@@ -2,12 +2,18 @@
 in 16 bits."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from tests.codegen.running import Array
 from tests.codegen.test_rings import DEVICE
 from tinsmith import Tensor
+from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.planner.candidate import Candidate
+from tinsmith.codegen.planner.gpu import rings
+from tinsmith.target.target import Target
 
 
 def reference(q: Array, k: Array, v: Array, g: Array, mask: Array | None) -> list[Array]:
@@ -51,6 +57,33 @@ def test_gradients_agree_with_numpy(heads: int, shared: int, rows: int, keys: in
     wanted[2:] = [a.reshape(1, shared, times, keys, -1).sum(2) for a in wanted[2:]]
     for got, want in zip(found, wanted):
         assert np.linalg.norm(got.float().numpy() - want) <= error * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("depth", [32, 64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_producer_warps_bring_the_operands(monkeypatch: pytest.MonkeyPatch, depth: int, causal: bool) -> None:
+    """The plan of long rows, whose blocks do not fit side by side on a multiprocessor, on short ones."""
+    joined, offered = rings.joined_ways, list[str]()
+
+    def by_producers(kernel: Kernel, target: Target) -> Iterator[Candidate]:
+        found = [way for way in joined(kernel, target) if "producer" in way.what]
+        offered.extend(way.what for way in found)
+        yield from found
+
+    monkeypatch.setattr(rings, "joined_ways", by_producers)
+    random = np.random.default_rng(depth)
+    arrays = [random.standard_normal((1, 2, rows, depth)).astype(np.float32) for rows in (200, 136, 136, 200)]
+    q, k, v, g = (Tensor(a, device=DEVICE).cast("bfloat16").realize() for a in arrays)
+    wide = [t.float().numpy().astype(np.float64) for t in (q, k, v, g)]
+    for t in (q, k, v):
+        t.requires_grad = True
+    q.scaled_dot_product_attention(k, v, is_causal=causal).backward(g)
+    assert q.grad is not None and k.grad is not None and v.grad is not None
+    Tensor.realize(q.grad, k.grad, v.grad)
+    wanted = reference(*wide, np.where(np.tri(200, 136), 0, -np.inf) if causal else None)[1:]
+    for got, want in zip((q.grad, k.grad, v.grad), wanted):
+        assert np.linalg.norm(got.float().numpy() - want) <= 4e-3 * np.linalg.norm(want)
+    assert len(offered) >= 2, "of one sum and of two"
 
 
 def test_no_scores_are_stored() -> None:

@@ -625,8 +625,9 @@ class ChainWriter(OnlineWriter):
 
 class JoinedWriter(ChainWriter):
     """A loop over blocks whose products have operands computed from other products, without row statistics: the sums
-    are not rescaled. All inner products are issued at once; an operand is computed as soon as those that it needs are
-    done, while the unit works on the others."""
+    are not rescaled. All inner products are issued at once, then the loads of what is known per row or per column (as
+    the statistics of a softmax), which take as long as a product; an operand is computed as soon as the products that
+    it needs are done, while the unit works on the others."""
 
     def step(self, bodies: list[UOp]) -> None:
         operands = [p.src[0] for b in bodies if (p := product_of(b)) is not None]
@@ -650,6 +651,7 @@ class JoinedWriter(ChainWriter):
             issued.append(writer)
         if turns is not None:
             turns.hand_on()
+        self.load_statistics(operands)
         sums = list[FoldWriter]()
         for g, part in sorted(enumerate(bodies), key=lambda pair: len(needed(pair[1]))):
             for writer in needed(part):
@@ -668,6 +670,14 @@ class JoinedWriter(ChainWriter):
             landed(writer)
         self.values |= {(g, c, ()): self.lin.value(part, c) for g, part in enumerate(bodies)
                         for c in self.copies[self.group[g]]}
+
+    def load_statistics(self, operands: list[UOp]) -> None:
+        """Load the values that the operands need for each row or for each column of a tile."""
+        for operand in filter(reads_held, operands):
+            value, at = place_of(self.lin, operand)
+            for n in toposort(value, lambda n: n.op is not Ops.MMA):
+                if n.op is Ops.LOAD and not held(n.src[0]) and len(n.ranges & {at.row, at.column}) == 1:
+                    value_in(self.lin, n, at, self.lin.coords_of(n, self.coords))
 
     def finish(self, g: int, f: UOp, c: Coords) -> UOp:
         return self.values[g, c, ()]

@@ -39,7 +39,7 @@ def _wgmma(name: str, dtype: DType, n: int, tiles: tuple[UnitTile, ...],
                       joined=_JOINED if short and n in (64, 128) else ())
 
 
-_JOINED = (UnitTile(2, 2, 0.7, between=64),)
+_JOINED = (UnitTile(2, 2, 0.7, between=64), UnitTile(2, 2, 0.77, True, between=64))
 
 
 _ATTENTION = (UnitTile(2, 2, 0.9, between=64), UnitTile(1, 2, 0.6, between=64))  # n ≥ 192: few registers are left

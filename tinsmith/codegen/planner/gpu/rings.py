@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 
 from tinsmith.codegen.kernel import Kernel
@@ -278,6 +279,9 @@ def joined_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             waves = waves_of(target, (range_size(row),), (side,), others)
             width = sum(range_size(c.src[-1]) for c in inner) + unit.n * len(sums)
             length = -(-size // block) * block + target.blocks.begin * tile.roles
+            held = (block * len(inner) + unit.n * len(sums)) * unit.m // unit.threads + target.filling_registers
+            if not tile.roles and 2 * held * unit.threads * tile.below <= target.block_registers:
+                tile = replace(tile, speed=tile.speed * target.blocks.beside_another)
             filled = "producer warps fill" if tile.roles else "rings of"
             what = (f"a chain of {len(inner) + len(sums)} products, tiles of {side} × {block} with {unit.name}, "
                     f"{filled} {tile.slots} slots")
