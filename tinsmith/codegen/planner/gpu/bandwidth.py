@@ -352,7 +352,10 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     if not enough:
         rest = split(kernel, OptOps.GROUP, rest, ways_down(target, range_size(rest), beside, threads // beside)) or rest
     if rest in kernel.reduces:
-        split(kernel, OptOps.UNROLL, rest, math.gcd(range_size(rest), 2 * target.blocks.loads))
+        most = math.gcd(range_size(rest), 2 * target.blocks.loads)
+        if most < target.blocks.loads:
+            most = max(d for d in range(1, 2 * target.blocks.loads + 1) if range_size(rest) % d == 0)
+        split(kernel, OptOps.UNROLL, rest, most)
     return True
 
 
@@ -385,7 +388,7 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
     """Vectorize the range that is contiguous in every store and load, if it divides into full vectors; return the lanes
     (1: none)."""
     for r in kernel.parallel:
-        along = all(s.op is Ops.STORE and stride_of(s.src[1], r) == 1 for s in kernel.stores)
+        along = all((s.op is Ops.STORE or _is_sum_beside(s)) and stride_of(s.src[1], r) == 1 for s in kernel.stores)
         along = along and all(stride_of(n.src[1], r) in (0, 1) or _picked(n) for n in kernel.loads)
         if not along or not isinstance(range_size(r), int) or results_of(kernel) < target.blocks.vectors:
             continue
@@ -394,6 +397,11 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
             apply_to(kernel, OptOps.VECTOR, r, lanes)
             return lanes
     return 1
+
+
+def _is_sum_beside(store: UOp) -> bool:
+    """Return True for the sum of a loop over blocks that a kernel adds up beside the elements that it stores."""
+    return store.op is Ops.SCATTER_STORE and store.src[4].arg[1] is Role.BLOCK and added_sum(store) is not None
 
 
 def _picked(load: UOp) -> bool:
