@@ -233,6 +233,16 @@ def test_attention_reads_its_projection_in_place(batch: int, length: int, heads:
     assert "wgmma" in found[products[1]].source
 
 
+@pytest.mark.parametrize("shape", [(8192, 768), (12608, 768), (4096, 3072)])
+def test_elements_that_are_stored_and_summed_move_as_vectors(shape: tuple[int, int]) -> None:
+    """A gradient is rounded for two products, and its columns are summed for a bias: a thread took one float a step."""
+    x = empty(*shape)
+    found = kernels(lambda: Tensor.realize(y := x.cast("bfloat16"), y.float().sum(0)))
+    both = next(k for k in found if {u.src[2].dtype.scalar for u in k.uops if u.op is Ops.STORE} >= {
+        dtypes.bfloat16, dtypes.float32})
+    assert {u.dtype.count for u in both.uops if u.op is Ops.LOAD and u.src[0].arg == 2} == {4}
+
+
 @settings(max_examples=100, deadline=None)
 @given(size=st.integers(64, 1 << 16), beside=st.sampled_from((1, 2, 4, 8, 24, 32, 128)), blocks=st.integers(1, 400))
 def test_threads_down_a_column(size: int, beside: int, blocks: int) -> None:

@@ -299,7 +299,7 @@ def staged_steps(target: Target, unit: MatrixUnit, tile: UnitTile, columns: int,
     """
     data, long = target.blocks, length + results + beside
     if tile.turns:  # ping-pong: one group's epilogue overlaps with another's products
-        alone = data.alone * (results + beside)
+        alone = data.alone * results + beside
         long = max(length, (length + alone) / tile.turns) + alone / waves
     products = 2.0 * unit.m * tile.below * columns / rate_of_core(unit, target)
     return TileSteps(waves * long, products, beside=data.patch * rows * unit.a.itemsize / ROW_BYTES, speed=tile.speed)

@@ -352,10 +352,7 @@ def column_opts(kernel: Kernel, target: Target) -> bool:
     if not enough:
         rest = split(kernel, OptOps.GROUP, rest, ways_down(target, range_size(rest), beside, threads // beside)) or rest
     if rest in kernel.reduces:
-        most = math.gcd(range_size(rest), 2 * target.blocks.loads)
-        if most < target.blocks.loads:
-            most = max(d for d in range(1, 2 * target.blocks.loads + 1) if range_size(rest) % d == 0)
-        split(kernel, OptOps.UNROLL, rest, most)
+        split(kernel, OptOps.UNROLL, rest, math.gcd(range_size(rest), 2 * target.blocks.loads))
     return True
 
 
