@@ -143,6 +143,31 @@ def test_a_rank_that_cannot_write_is_named_by_all(tmp_path: Path, cache: Path) -
 # *** one process ***
 
 
+def test_a_failure_is_told_once_and_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank read the file before its text was there, or that of a rank which had only read of the failure."""
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    told, replace = list[str](), os.replace
+
+    def seen(source: Path, to: Path) -> None:
+        told.append(source.read_text())
+        replace(source, to)
+
+    folder = tmp_path / "values-1"
+    folder.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", seen)
+        patched.setattr(checkpoint, "_put", full)
+        checkpoint._write(checkpoint.Saving(), tmp_path, 1, 2, 4, {}, {}, {})
+    assert len(told) == 1 and "No space left" in told[0], "complete when it gets its name"
+    for rank in (0, 1, 3):
+        saving = checkpoint.Saving()
+        checkpoint._write(saving, tmp_path, 1, rank, 4, {}, {}, {})
+        assert "rank 2 cannot write" in str(saving.error) and "No space left" in str(saving.error)
+    assert [f.name for f in folder.glob("*.failed")] == ["2.failed"]
+
+
 def test_dtypes_shapes_and_aliases(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     state = {d.name: Tensor(rng.integers(0, 2, (3, 5)).astype(np.float32)).cast(d)

@@ -408,12 +408,23 @@ def _write(saving: Saving, path: Path, number: int, rank: int, size: int, arrays
         os.replace(temporary, path / INDEX)
         _sync(path)
         _clean(path, folder.name)
+    except CommunicationError as error:  # another rank has failed, which all others read from its own file
+        saving.error = error
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            (folder / f"{rank}.failed").write_text(f"{type(error).__name__}: {error}")
-        saving.error = error if isinstance(error, CommunicationError) else CommunicationError(
+        _tell_failure(folder, rank, error)
+        saving.error = CommunicationError(
             "dist.save_checkpoint", f"rank {rank} cannot write to {os.fspath(folder)!r}: {error}",
             "one folder for all processes, with space, that all may write")
+
+
+def _tell_failure(folder: Path, rank: int, error: BaseException) -> None:
+    """Name an error in a file for the other processes, which see it complete; empty if the disk has no space for it."""
+    temporary = folder / f"{rank}.failing"
+    with contextlib.suppress(OSError):
+        try:
+            temporary.write_text(f"{type(error).__name__}: {error}")
+        finally:
+            os.replace(temporary, folder / f"{rank}.failed")
 
 
 def _put(file: Path, arrays: dict[str, Array], notes: dict[str, str]) -> None:
