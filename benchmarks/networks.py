@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.corpus.models import Block, Size, Vision
+from benchmarks.corpus.models import Block, Language, Size, Vision
 from tinsmith import Tensor, TinyJit, Variable, nn
 from tinsmith.examples.decoder import Config, Decoder
 from tinsmith.examples.lstm_text import Writer
@@ -44,34 +44,6 @@ class UNet:
         for up, joined, skip in zip(self.up, self.joined, reversed(beside[:-1])):
             x = skip.cat(up(x), dim=1).sequential(joined)
         return self.head(x)
-
-
-class Gpt2Block(Block):
-    """A block of GPT-2: normalization first, one projection for queries, keys and values, GELU by tanh."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__(size, True, True, 0.0)
-
-    def feed(self, x: Tensor) -> Tensor:
-        return self.down(self.up(x).gelu("tanh"))
-
-
-class Gpt2:
-    """GPT-2 124M (Radford et al., 2019), whose first and last layer share their weights: tokens → logits."""
-
-    def __init__(self) -> None:
-        size = Size(0, 12, 768, 12, LENGTH, VOCABULARY)
-        self.words, self.places = nn.Embedding(VOCABULARY, size.width), nn.Embedding(LENGTH, size.width)
-        for table in (self.words, self.places):
-            table.weight.replace(Tensor.normal(*table.weight.shape, std=0.02, requires_grad=True))
-        self.blocks = [Gpt2Block(size) for _ in range(size.layers)]
-        self.norm = nn.LayerNorm(size.width)
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        x = self.words(tokens) + self.places(Tensor.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x).linear(self.words.weight.transpose(0, 1))
 
 
 class Bert:
@@ -133,7 +105,10 @@ def _integers(rng: np.random.Generator, most: int, *shape: int) -> Tensor:
 def gpt2(batch: int) -> Step:
     rng = np.random.default_rng(0)
     x = _integers(rng, VOCABULARY, batch, LENGTH)
-    return _training([Gpt2()], nn.optim.AdamW, x, x, lr=1e-4)
+    model = Language(Size(batch, 12, 768, 12, LENGTH, VOCABULARY), True, dropout=0.0, gelu="tanh")
+    for table in (model.words, model.places):
+        table.weight.replace(Tensor.normal(*table.weight.shape, std=0.02, requires_grad=True))
+    return _training([model], nn.optim.AdamW, x, x, lr=1e-4)
 
 
 def resnet50(batch: int) -> Step:

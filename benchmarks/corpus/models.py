@@ -35,12 +35,12 @@ class Size(NamedTuple):
 class Block:
     """Attention and two linear layers, with normalization before each (``first``: GPT-2, ViT) or after each (BERT)."""
 
-    def __init__(self, size: Size, causal: bool, first: bool, dropout: float) -> None:
+    def __init__(self, size: Size, causal: bool, first: bool, dropout: float, gelu: str = "none") -> None:
         w = size.width
         self.qkv, self.out = nn.Linear(w, 3 * w), nn.Linear(w, w)
         self.up, self.down = nn.Linear(w, 4 * w), nn.Linear(4 * w, w)
         self.norm1, self.norm2 = nn.LayerNorm(w), nn.LayerNorm(w)
-        self.heads, self.causal, self.first, self.dropout = size.heads, causal, first, dropout
+        self.heads, self.causal, self.first, self.dropout, self.gelu = size.heads, causal, first, dropout, gelu
 
     def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         b, t, w = x.shape
@@ -49,7 +49,7 @@ class Block:
         return self.out(found.transpose(1, 2).reshape(b, t, w)).dropout(self.dropout)
 
     def feed(self, x: Tensor) -> Tensor:
-        return self.down(self.up(x).gelu()).dropout(self.dropout)
+        return self.down(self.up(x).gelu(self.gelu)).dropout(self.dropout)
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.first:
@@ -62,10 +62,10 @@ class Block:
 class Language:
     """GPT-2 (causal, first and last layer with tied weights) or BERT with masked words."""
 
-    def __init__(self, size: Size, causal: bool) -> None:
-        self.size, self.causal = size, causal
+    def __init__(self, size: Size, causal: bool, dropout: float = 0.1, gelu: str = "none") -> None:
+        self.size, self.causal, self.dropout = size, causal, dropout
         self.words, self.places = nn.Embedding(size.classes, size.width), nn.Embedding(size.length, size.width)
-        self.blocks = [Block(size, causal, causal, 0.1) for _ in range(size.layers)]
+        self.blocks = [Block(size, causal, causal, dropout, gelu) for _ in range(size.layers)]
         self.norm = nn.LayerNorm(size.width)
 
     def inputs(self) -> list[Tensor]:
@@ -75,7 +75,7 @@ class Language:
 
     def __call__(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.words(tokens) + self.places(Tensor.arange(self.size.length))
-        x = (x if self.causal else self.norm(x)).dropout(0.1)
+        x = (x if self.causal else self.norm(x)).dropout(self.dropout)
         for block in self.blocks:
             x = block(x, mask)
         return (self.norm(x) if self.causal else x) @ self.words.weight.transpose(0, 1)

@@ -53,6 +53,11 @@ class Target:
     blocks: GpuModel = BLOCKS  # tuning data of thread blocks
     core: CpuModel = CORE  # tuning data of a CPU core
 
+    def blocks_by_registers(self, threads: int, held: int) -> int:
+        """Return the number of blocks of ``threads`` threads that fit the registers of a core, if each thread holds
+        ``held`` accumulators and operands in its loop."""
+        return self.block_registers // (threads * (held + self.filling_registers))
+
     def tile_rows(self, size: int | UOp, even: bool = False) -> int:
         """Return the rows of a register tile of computed operands, of ``size`` rows in all; a divisor if ``even``.
 

@@ -116,8 +116,8 @@ def _rough_powers(sink: UOp) -> dict[UOp, UOp]:
 
 
 def _times(x: UOp, factor: float) -> UOp:
-    """Return ``x * factor``; a constant that ``x`` is multiplied by, or a constant beside it that is added, absorbs the
-    factor."""
+    """Return ``x * factor``. If ``x`` is y·c or y·c + d with constants c and d, they are multiplied instead of ``x``.
+    """
     if x.op in (Ops.MUL, Ops.MULADD) and all(s.is_const for s in x.src[1:]):
         return UOp(x.op, None, (x.src[0], *(s.const_like(s.arg * factor) for s in x.src[1:])))
     return x * factor

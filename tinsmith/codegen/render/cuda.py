@@ -608,8 +608,8 @@ def side_by_side(program: Sequence[UOp], threads: int, target: Target) -> int:
             held[opened[-1]] += u.dtype.count
         elif u.op is Ops.DEFINE_ACC and u.dtype.scalar is dtypes.uint32:
             held[u.src[1]] += u.dtype.count
-    each = max(held.values(), default=0) + target.filling_registers
-    return max(1, min(target.ring_bytes // local_bytes(program), target.block_registers // (threads * each)))
+    most = target.blocks_by_registers(threads, max(held.values(), default=0))
+    return max(1, min(target.ring_bytes // local_bytes(program), most))
 
 
 def chunk_bytes(layout: StagedLayout) -> int:

@@ -413,9 +413,12 @@ def goes_on(part: UOp) -> bool:
 def in_register(store: UOp) -> bool:
     """Return True if a sum over blocks stays in a register of the thread that adds to it: its address depends only on
     expanded ranges, threads and axes of the grid."""
+    expanded = all(r.arg[1].expanded or r.arg[1] in AROUND for r in store.src[1].ranges)
+    return expanded and is_sum_over_blocks(store)
+
+
+def is_sum_over_blocks(store: UOp) -> bool:
+    """Return True for a sum in memory to which each step of a loop over blocks adds; False for a scatter."""
     if store.op is not Ops.SCATTER_STORE or store.src[4].op is not Ops.RANGE:  # a loop of one step has no range
         return False
-    if store.src[4].arg[1] is not Role.BLOCK:  # not a scatter
-        return False
-    expanded = all(r.arg[1].expanded or r.arg[1] in AROUND for r in store.src[1].ranges)
-    return expanded and added_sum(store) is not None
+    return store.src[4].arg[1] is Role.BLOCK and added_sum(store) is not None

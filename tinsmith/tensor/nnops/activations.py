@@ -90,16 +90,17 @@ def gelu_slope(g: T, out: T, x: T) -> tuple[T]:
 
 
 def gelu_slope_of_half(g: T, out: T, x: T) -> tuple[T]:
-    """Return the gradient with the precision of 16-bit floats: at -abs(x) it is density·(ratio - abs(x)), where ratio,
-    the tail over the density, is a polynomial; at abs(x) it is 1 minus that."""
-    size = x.abs()
-    t = x._new(muladd(size.uop, _SLANT, 1.0)).reciprocal()
-    ratio = muladd(_polynomial(t, _TAIL_OVER_DENSITY).uop, t.uop, -size.uop)
-    below = x._new(muladd((x * x).uop, -0.5, -0.5 * math.log(2 * math.pi))).exp() * x._new(ratio)
-    return (g * with_slopes((x < 0).where(below, 1 - below), _gelu_bend, x),)
+    """Return the gradient with the precision of 16-bit floats. For negative x it is density·(tail/density - abs(x)),
+    where tail/density is a polynomial; for positive x it is 1 minus the gradient at -x."""
+    magnitude = x.abs()
+    t = x._new(muladd(magnitude.uop, _SLANT, 1.0)).reciprocal()
+    factor = x._new(muladd(_polynomial(t, _TAIL_OVER_DENSITY).uop, t.uop, -magnitude.uop))
+    below = x._new(muladd((x * x).uop, -0.5, -0.5 * math.log(2 * math.pi))).exp() * factor
+    return (g * with_slopes((x < 0).where(below, 1 - below), _gelu_curvature, x),)
 
 
-def _gelu_bend(g: T, out: T, x: T) -> tuple[T]:
+def _gelu_curvature(g: T, out: T, x: T) -> tuple[T]:
+    """Return the second derivative, (2 - x²)·density."""
     return (g * (2 - x * x) * _density(x),)
 
 

@@ -16,7 +16,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner import candidate
 from tinsmith.codegen.planner.candidate import apply_to, stride_of
-from tinsmith.codegen.transform.skip_masked_blocks import added_sum, covered_steps
+from tinsmith.codegen.transform.skip_masked_blocks import added_sum, covered_steps, is_sum_over_blocks
 from tinsmith.codegen.transform.thread_blocks import may_be_shared, threads_per_block
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import ROW_BYTES
@@ -385,7 +385,7 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
     """Vectorize the range that is contiguous in every store and load, if it divides into full vectors; return the lanes
     (1: none)."""
     for r in kernel.parallel:
-        along = all((s.op is Ops.STORE or _is_sum_beside(s)) and stride_of(s.src[1], r) == 1 for s in kernel.stores)
+        along = all((s.op is Ops.STORE or is_sum_over_blocks(s)) and stride_of(s.src[1], r) == 1 for s in kernel.stores)
         along = along and all(stride_of(n.src[1], r) in (0, 1) or _picked(n) for n in kernel.loads)
         if not along or not isinstance(range_size(r), int) or results_of(kernel) < target.blocks.vectors:
             continue
@@ -394,11 +394,6 @@ def vector_opts(kernel: Kernel, target: Target) -> int:
             apply_to(kernel, OptOps.VECTOR, r, lanes)
             return lanes
     return 1
-
-
-def _is_sum_beside(store: UOp) -> bool:
-    """Return True for the sum of a loop over blocks that a kernel adds up beside the elements that it stores."""
-    return store.op is Ops.SCATTER_STORE and store.src[4].arg[1] is Role.BLOCK and added_sum(store) is not None
 
 
 def _picked(load: UOp) -> bool:

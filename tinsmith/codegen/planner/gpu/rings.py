@@ -279,8 +279,8 @@ def joined_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
             waves = waves_of(target, (range_size(row),), (side,), others)
             width = sum(range_size(c.src[-1]) for c in inner) + unit.n * len(sums)
             length = -(-size // block) * block + target.blocks.begin * tile.roles
-            held = (block * len(inner) + unit.n * len(sums)) * unit.m // unit.threads + target.filling_registers
-            if not tile.roles and 2 * held * unit.threads * tile.below <= target.block_registers:
+            held = (block * len(inner) + unit.n * len(sums)) * unit.m // unit.threads  # elements of accumulators
+            if not tile.roles and target.blocks_by_registers(unit.threads * tile.below, held) > 1:
                 tile = replace(tile, speed=tile.speed * target.blocks.beside_another)
             filled = "producer warps fill" if tile.roles else "rings of"
             what = (f"a chain of {len(inner) + len(sums)} products, tiles of {side} × {block} with {unit.name}, "
