@@ -10,7 +10,7 @@ from tests.schedule.helpers import given, kernels
 from tinsmith import Context, Tensor, dtypes
 from tinsmith.ir import Ops
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.passes.rewrites import sum_copies
+from tinsmith.schedule.passes.rewrites import gather_first, sum_copies
 
 
 def heads(x: Tensor) -> Tensor:
@@ -135,3 +135,37 @@ def test_the_gradient_of_a_bias_is_rounded_as_that_of_its_product() -> None:
     (grad,) = out.gradient(b, gradient=g)
     want = g.numpy().astype(dtypes.bfloat16.numpy).astype(np.float64).sum(0)
     np.testing.assert_allclose(grad.numpy(), want, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given_drawn(st.data())
+def test_gathers_of_few_elements_compute_these_alone(data: st.DataObject) -> None:
+    """GATHER(f(a, b), i) is f of gathered elements, and 0 where i is out of range; views lie between the ops."""
+    rows, columns = data.draw(st.integers(1, 5), "rows"), data.draw(st.integers(2, 7), "columns")
+    axis = data.draw(st.integers(0, 1), "axis")
+    a, b, c = given(columns, rows), given(rows, seed=1), given(rows, columns, seed=2)
+    x = ((a.T.exp() - b.reshape(rows, 1) * 3).flip(1) + 2).maximum(c) + c.sum(1, keepdim=True)
+    values = (np.exp(a.numpy().T) - b.numpy()[:, None] * 3)[:, ::-1] + 2
+    values = np.maximum(values, c.numpy()) + c.numpy().sum(1, keepdims=True)
+    if whole := data.draw(st.booleans(), "of all elements in one row"):
+        x, values, axis = x.reshape(-1), values.reshape(-1), 0
+    count = max(int(x.shape[axis] * 0.5), 1)
+    shape = tuple(count if n == axis else s for n, s in enumerate(x.shape))
+    index = np.random.default_rng(data.draw(st.integers(0, 99), "seed")).integers(-2, x.shape[axis] + 2, shape)
+    gathered = x.uop.gather(Tensor(index.astype(np.int32)).uop, axis)
+    (found,) = gather_first([gathered])
+    sources = [n.src[0].base.op for n in toposort(found) if n.op is Ops.GATHER]
+    few = whole or 2 * count <= x.shape[axis]
+    assert not few or (sources and all(op in (Ops.BUFFER, Ops.REDUCE) for op in sources))
+    inside = (index >= 0) & (index < x.shape[axis])
+    want = np.where(inside, np.take_along_axis(values, np.where(inside, index, 0), axis), 0)
+    np.testing.assert_allclose(x._new(found).numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_gathered_result_that_is_stored_is_read() -> None:
+    x = given(64, 96)
+    y = x.exp() + 1
+    picked = y.gather(1, Tensor(np.arange(64, dtype=np.int32).reshape(64, 1)))
+    both = [i.sink for i in kernels(y, picked) if i.sink is not None]
+    assert [any(n.op is Ops.EXP for n in toposort(sink)) for sink in both] == [True, False]
+    assert len(kernels(picked)) == 1

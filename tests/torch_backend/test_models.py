@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the backend of torch.compile needs PyTorch")
@@ -131,6 +132,56 @@ def test_dropout_keeps_the_mean_and_its_gradient_follows_the_mask() -> None:
     assert share == pytest.approx([0.09, 0.42, 0.49], abs=0.01)
     y.sum().backward()
     assert torch.equal(x.grad, y.detach()), "the two draws are independent, and the backward pass uses both masks"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cross_entropies(seed: int) -> None:
+    """Drawn shapes, weights, ignored classes, reductions and soft labels: losses and gradients as PyTorch's."""
+    rng = np.random.default_rng(seed)
+    classes, rows = int(rng.integers(1, 40)), int(rng.integers(1, 9))
+    shape = [(classes,), (rows, classes), (rows, classes, 3), (2, classes, 3, rows)][seed % 4]
+    x = torch.randn(*shape, dtype=torch.bfloat16 if rng.random() < 0.3 else torch.float32)
+    labels = (*shape[:1], *shape[2:]) if len(shape) > 1 else ()
+    options = {"reduction": str(rng.choice(["mean", "sum", "none"])), "ignore_index": int(rng.integers(-1, classes))}
+    if rng.random() < 0.5:
+        options["weight"] = (torch.rand(classes) + 0.5).to(x.dtype)
+    if rng.random() < 0.3:
+        options["label_smoothing"] = 0.1
+    y = torch.randint(classes, labels)
+    y.view(-1)[0] = (options["ignore_index"] + 1) % classes  # one counts, if there are several classes
+    if seed % 5 == 4:
+        y, _ = torch.rand(shape).softmax(min(len(shape), 2) - 1).to(x.dtype), options.pop("ignore_index")
+
+    def step(x: Any) -> Any:
+        loss = F.cross_entropy(x * 3, y, **options)
+        return loss, torch.autograd.grad(loss.float().square().sum(), x)[0]
+
+    tolerance = 1e-4 if x.dtype is torch.float32 else 2e-2
+    x.requires_grad = True
+    for got, want in zip(step_of(ours.compile(F.cross_entropy, strict=True), x, y, options), step(x)):
+        assert got.dtype is want.dtype and got.shape == want.shape
+        assert torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert not fallbacks()
+
+
+def step_of(loss: Callable[..., Any], x: Any, y: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a compiled loss of ``3 * x`` and the gradient of its squares' sum."""
+    found = loss(x * 3, y, **options)
+    return found, torch.autograd.grad(found.float().square().sum(), x)[0]
+
+
+def test_a_training_step_keeps_logits_in_16_bits_and_no_one_hot_rows() -> None:
+    model, saved = torch.nn.Linear(16, 1000), list[Any]()
+
+    def loss(x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(x)
+        return F.cross_entropy(logits.float(), y)
+
+    x, y = torch.randn(64, 16), torch.randint(1000, (64,))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        ours.compile(loss, strict=True)(x, y).backward()
+    assert [t.dtype for t in saved if t.shape == (64, 1000)] == [torch.bfloat16]
 
 
 def test_an_unknown_option_is_an_error() -> None:

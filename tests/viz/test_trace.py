@@ -66,9 +66,9 @@ def test_nodes_have_the_layer_that_made_them(document: Document) -> None:
 
 def test_passes_show_what_changed_and_by_which_rule(document: Document) -> None:
     program = program_of(document, ".var(")
-    assert [p["name"] for p in program["passes"]][:12] == [
-        "tensor graph", "without empty values", "layouts", "cast below views", "sum by phase", "spread scatters",
-        "stored results", "padded rows", "sums of copies", "split reductions", "fusion", "schedule"]
+    assert [p["name"] for p in program["passes"]][:13] == [
+        "tensor graph", "without empty values", "layouts", "cast below views", "gathers first", "sum by phase",
+        "spread scatters", "stored results", "padded rows", "sums of copies", "split reductions", "fusion", "schedule"]
     kernel = document["kernels"][program["items"][-1]["kernel"]]
     names = [p["name"] for p in kernel["passes"]]
     assert names == ["kernel", "lower", "normalize", "ranges", "opt UNROLL(0)", "opts", "linearize"]

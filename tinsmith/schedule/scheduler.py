@@ -14,7 +14,7 @@ from tinsmith.schedule.fusion.memory_order import fused_in_best_orders
 from tinsmith.schedule.passes.channels_last import pitched
 from tinsmith.schedule.passes.layout_propagation import propagate_layouts, store_normalized
 from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
-from tinsmith.schedule.passes.rewrites import cast_below_views, sum_copies
+from tinsmith.schedule.passes.rewrites import cast_below_views, gather_first, sum_copies
 from tinsmith.schedule.passes.sorted_scatter import spread_scatters
 from tinsmith.schedule.passes.split_reductions import split_reductions
 from tinsmith.schedule.schedule_item import Schedule, ScheduleItem, Slot
@@ -36,6 +36,7 @@ class Scheduler:
         if not settings.NOOPT:
             self.roots = passed("layouts", propagate_layouts(self.roots, target))
             self.roots = passed("cast below views", cast_below_views(self.roots))
+            self.roots = passed("gathers first", gather_first(self.roots))
             self.roots = passed("sum by phase", sum_by_phase(self.roots, target))
             self.roots = passed("spread scatters", spread_scatters(self.roots, target))
             self.roots = passed("stored results", store_normalized(self.roots, target))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 # ops that have rules of their own, which are better than PyTorch's decompositions
 _KEPT: Final = ("_scaled_dot_product_flash_attention_for_cpu", "gelu_backward", "embedding_dense_backward",
                 "native_batch_norm_backward", "native_layer_norm_backward", "native_group_norm_backward",
-                "_softmax_backward_data", "_log_softmax_backward_data", "_safe_softmax", "upsample_nearest2d",
+                "_softmax_backward_data", "_safe_softmax", "upsample_nearest2d",
                 "upsample_bilinear2d", "baddbmm", "index_add", "addcmul", "addcdiv", "silu", "rsub", "sigmoid_backward",
                 "tanh_backward", "threshold_backward")
 # functions of one tensor of a list, where they are not PyTorch's function of the same name
@@ -36,7 +36,52 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         namespace, name, *_ = str(op).split(".")
         if namespace == "aten" and name in _KEPT:
             del table[op]
-    return table | _of_lists() | {torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer}
+    return table | _of_lists() | _own()
+
+
+def _own() -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions written here.
+
+    Those of the cross entropy let a training step keep the logits, in their 16 bits, and two numbers per row for the
+    backward pass. PyTorch's would keep two values of 32 bits per logit: the result of ``log_softmax``, and the classes
+    as one-hot rows, since AOTAutograd recomputes elementwise ops alone, and no scatter.
+    """
+    aten = torch.ops.aten
+    return {aten._transformer_encoder_layer_fwd.default: _encoder_layer, aten._log_softmax.default: _log_softmax,
+            aten._log_softmax_backward_data.default: _log_softmax_backward,
+            aten.nll_loss_backward.default: _nll_loss_backward, aten.nll_loss2d_backward.default: _nll_loss_backward}
+
+
+def _wide(x: Any) -> Any:
+    """Return the numbers in the dtype that they are computed in: float32 for those of 16 bits."""
+    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    wide = _wide(x)
+    if wide.ndim and wide.numel():
+        shifted = wide - wide.amax(dim, True)
+        found = shifted - shifted.exp().sum(dim, True).log()
+    else:
+        found = torch.zeros_like(wide)
+    return found if half_to_float else found.to(x.dtype)
+
+
+def _log_softmax_backward(grad: Any, y: Any, dim: int, dtype: Any) -> Any:
+    grad, y = _wide(grad), _wide(y)
+    return (grad - y.exp() * grad.sum(dim, True)).to(dtype)
+
+
+def _nll_loss_backward(grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignored: int, total: Any) -> Any:
+    """Return the gradient of the classes' log-probabilities ``x``, whose classes lie in axis 1, or 0 if it has one."""
+    axis = min(x.ndim, 2) - 1
+    by_class = [1] * x.ndim
+    by_class[axis] = x.shape[axis]
+    target = target.unsqueeze(axis)
+    chosen = (torch.arange(x.shape[axis], device=x.device).view(by_class) == target) & (target != ignored)
+    grad = grad / total if reduction == 1 else grad  # of the mean
+    grad = grad.unsqueeze(axis) if grad.ndim else grad
+    return torch.where(chosen, -grad if weight is None else -grad * weight.view(by_class), 0).to(x.dtype)
 
 
 def _encoder_layer(x: Any, width: int, heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,

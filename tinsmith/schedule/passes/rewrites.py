@@ -11,6 +11,8 @@ from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.values import SOURCES, Views, views_of
 
+FEW_GATHERED = 0.5  # elements of a gather per element of its source, at most, to be computed alone
+MOST_GATHERS, MOST_GATHERED = 8, 64  # stored values, and all values, that a gathered element is computed from, at most
 _VIEWS = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.FLIP)
 _PARTS = (*_VIEWS, Ops.SHRINK)
 
@@ -159,3 +161,49 @@ def _reduced_below_reshape(node: UOp) -> UOp:
             return node
         reduced += [a for a, s in under if kinds == {True}]
     return view.src[0].reduce(op, tuple(reduced)).reshape(node.shape)
+
+
+def gather_first(roots: Sequence[UOp]) -> list[UOp]:
+    """Return the graph with gathers of few elements moved below what is computed elementwise.
+
+        GATHER(f(a, b), i)   →   WHERE(inside(i), f(GATHER(a, i), GATHER(b, i)), 0)
+
+    Only the gathered elements of ``f`` are computed, and its source is not stored: the logarithms of the probabilities
+    of labels, for example. Outside of the source's indices a gather is 0, which ``f`` of zeros may not be. Results
+    that are stored anyway are gathered from.
+    """
+    own = set(roots)
+
+    def moved(node: UOp, n: UOp) -> UOp:
+        if node.op is not Ops.GATHER:
+            return node
+        source = views_of(node.src[0], lambda v: v.op in _PARTS).source
+        sizes = node.size, source.size
+        if n.src[0] in own or not source.op.elementwise or not all(isinstance(s, int) for s in sizes) or (
+                sizes[0] > FEW_GATHERED * sizes[1]):
+            return node
+        found = dict[UOp, UOp]()
+        value = _gathered(node.src[0], node.src[1], node.arg, own, found)
+        if len(found) > MOST_GATHERED or sum(v.op is Ops.GATHER for v in found.values()) > MOST_GATHERS:
+            return node
+        index, size = node.src[1], node.src[0].shape[node.arg]
+        return (index.ge(0) & index.lt(size)).where(value, 0)
+
+    return rebuilt(roots, moved)
+
+
+def _gathered(source: UOp, index: UOp, axis: int, stored: set[UOp], found: dict[UOp, UOp]) -> UOp:
+    """Return the elements of ``source`` at ``index``, computed from elements of what is below elementwise ops."""
+    if source in found:
+        return found[source]
+    seen = views_of(source, lambda v: v.op in _PARTS)
+    f = seen.source
+    if f.op is Ops.CONST:
+        made = f.expand_to(index.shape)
+    elif f.op.elementwise and stored.isdisjoint((f, *seen.above)) and len(found) <= MOST_GATHERED:
+        found[source] = source
+        made = f.replace(src=tuple(_gathered(seen.of(s), index, axis, stored, found) for s in f.src))
+    else:
+        made = source.gather(index, axis)
+    found[source] = made
+    return made
