@@ -71,8 +71,9 @@ def contiguous(meta: Meta) -> Meta:
 
 
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the axes by descending stride, after the axes of one element."""
-    return sorted(range(len(shape)), key=lambda n: (1, -strides[n], n) if shape[n] != 1 else (0, 0, n))
+    """Return the axes by descending stride; those of one element stay where they are."""
+    ordered = iter(sorted((n for n, s in enumerate(shape) if s != 1), key=lambda n: (-strides[n], n)))
+    return [n if s == 1 else next(ordered) for n, s in enumerate(shape)]
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
