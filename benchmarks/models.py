@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.networks import BATCHES, CHARACTERS, LENGTH, LSTM_LENGTH, LSTM_WIDTH, OURS, UNET_WIDTHS, VOCABULARY
-from tinsmith import Device
+from tinsmith import Device, GlobalCounters
 
 SYSTEMS = ("ours", "eager", "compiled")
 GROUPS, STEPS = 5, 10
@@ -120,8 +120,15 @@ def theirs(model: str, batch: int, compiled: bool) -> tuple[Callable[[], object]
     return infer if model == "bert" else train, torch.cuda.synchronize
 
 
+def peak(system: str) -> float:
+    """Return the greatest number of gigabytes in use so far, weights included."""
+    if system == "ours":
+        return max(GlobalCounters.mem_peak_per_device.values(), default=0) / 1e9
+    return float(importlib.import_module("torch").cuda.max_memory_allocated()) / 1e9
+
+
 def measure(system: str, model: str, batch: int) -> str:
-    """Return the milliseconds of a step, and the seconds of the first one, as text."""
+    """Return the milliseconds of a step, the seconds of the first one, and the peak of memory, as text."""
     step, wait = ours(model, batch) if system == "ours" else theirs(model, batch, system == "compiled")
     start = time.perf_counter()
     step()
@@ -137,7 +144,8 @@ def measure(system: str, model: str, batch: int) -> str:
             step()
         wait()
         found.append((time.perf_counter() - start) / STEPS)
-    return f"{model}, batch {batch}, {system}: {statistics.median(found) * 1e3:.1f} ms; first step {first:.1f} s"
+    took = f"{statistics.median(found) * 1e3:.2f} ms; first step {first:.1f} s; at most {peak(system):.1f} GB"
+    return f"{model}, batch {batch}, {system}: {took}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -154,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
     batches = given.batches.split(",") if given.batches else [str(BATCHES[name]) for name in names]
     for model, batch in zip(names, batches, strict=True):
         for system in given.systems.split(","):
-            if model == "llama" and system != "ours":
+            if model.startswith(("llama", "mnist")) and system != "ours":
                 continue  # PyTorch has no such model here
             if given.here:
                 print(measure(system, model, int(batch)), flush=True)

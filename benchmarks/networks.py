@@ -1,6 +1,7 @@
 """Complete models for ``python -m benchmarks models``: a step of each, as a user writes it."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +11,14 @@ from benchmarks.corpus.models import Block, Language, Size, Vision
 from tinsmith import Tensor, TinyJit, Variable, nn
 from tinsmith.examples.decoder import Config, Decoder
 from tinsmith.examples.lstm_text import Writer
+from tinsmith.examples.mnist import Network
 from tinsmith.examples.resnet import ResNet
 
 VOCABULARY, LENGTH = 50304, 1024
 BERT_LENGTH, LSTM_LENGTH, LSTM_WIDTH, CHARACTERS = 128, 128, 512, 256
 UNET_WIDTHS = (64, 128, 256, 512)
 LLAMA = Config(vocabulary=32000, width=2048, layers=22, heads=32, kv_heads=4, hidden=5632, context=1024)
+LLAMA_8B = Config(vocabulary=128256, width=4096, layers=32, heads=32, kv_heads=8, hidden=14336, context=1024)
 
 Step = Callable[[], Tensor]
 
@@ -123,6 +126,13 @@ def vit(batch: int) -> Step:
     return _training([Vision(Size(batch, 12, 768, 12, 224, 1000))], nn.optim.AdamW, x, y, lr=1e-4)
 
 
+def mnist(batch: int) -> Step:
+    """Return a step in float32; ``ALLOW_TF32=1`` rounds its products."""
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.random((batch, 1, 28, 28), np.float32)).realize()
+    return _training([Network()], nn.optim.Adam, x, _integers(rng, 10, batch), autocast=False)
+
+
 def unet(batch: int) -> Step:
     rng = np.random.default_rng(0)
     x, y = _images(rng, batch, 128), _integers(rng, 4, batch, 128, 128)
@@ -147,13 +157,13 @@ def bert(batch: int) -> Step:
     return lambda: step(tokens)
 
 
-def llama(batch: int) -> Step:
+def llama(batch: int, config: Config = LLAMA) -> Step:
     """Return one token of greedy decoding at position 511; weights and cache in bfloat16."""
-    model, start = Decoder(LLAMA), Variable("start", 0, LLAMA.context - 1)
+    model, start = Decoder(config), Variable("start", 0, config.context - 1)
     for p in model.parameters():
         p.replace(p.cast("bfloat16").contiguous().realize())
-    shape = (2, batch, LLAMA.context, LLAMA.kv_heads, LLAMA.head_width)
-    caches = [Tensor.zeros(*shape, dtype="bfloat16").contiguous().realize() for _ in range(LLAMA.layers)]
+    shape = (2, batch, config.context, config.kv_heads, config.head_width)
+    caches = [Tensor.zeros(*shape, dtype="bfloat16").contiguous().realize() for _ in range(config.layers)]
     token = Tensor(np.zeros((batch, 1), np.int32)).realize()
 
     @TinyJit
@@ -165,5 +175,7 @@ def llama(batch: int) -> Step:
 
 
 OURS: dict[str, Callable[[int], Step]] = {
-    "gpt2": gpt2, "resnet50": resnet50, "vit": vit, "unet": unet, "lstm": lstm, "bert": bert, "llama": llama}
-BATCHES = {"gpt2": 8, "resnet50": 64, "vit": 64, "unet": 32, "lstm": 64, "bert": 32, "llama": 1}
+    "gpt2": gpt2, "resnet50": resnet50, "vit": vit, "unet": unet, "lstm": lstm, "bert": bert, "mnist": mnist,
+    "llama": llama, "llama8b": functools.partial(llama, config=LLAMA_8B)}
+BATCHES = {"gpt2": 8, "resnet50": 64, "vit": 64, "unet": 32, "lstm": 64, "bert": 32, "mnist": 512, "llama": 1,
+           "llama8b": 1}
