@@ -172,17 +172,19 @@ class Analysis:
         self.lanes_shared: dict[UOp, bool] = {}
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
-        # sums of residual blocks and operands that are too costly to recompute, and therefore stored → their facts as
-        # readers see them
+        # outputs, and shared values, sums of residual blocks and operands that are too costly to recompute: all of them
+        # are stored → their facts as readers see them
         self._above: dict[UOp, Facts] = {}
         shared, operands = _shared(self.order)
+        outputs = set(roots)
         for n in self.order:
             view = n.op.kind == "movement" and len(n.src) == 1
             found = _SOURCE if n.op in SOURCES else self._of_view(n) if view else self._measured(n)
             self.facts[n] = found
             residual = n.op is Ops.ADD and all(self.facts[s].heavy for s in n.src)
-            if n in shared and found.heavy and found.light > costs.recompute and (residual or n in operands):
-                self._above[n] = replace(found, light=0, joins=0, edges=0)
+            costly = n in shared and found.light > costs.recompute
+            if n in outputs or (costly and (residual or n in operands or not found.heavy)):
+                self._above[n] = replace(found, light=0, joins=0, edges=0, cost=found.cost if found.heavy else 0)
         for n in self.order if costs.chain_bytes and not settings.NOOPT else ():
             factor = self.factor(n) if n in self.matmuls and is_fixed(n.src[0]) else None
             if factor is not None and is_chain(n, factor, self.matmuls, costs):

@@ -70,8 +70,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None,
     scores = _scores(q, k, causal, mask, scale)
     if is_narrow(q, k, v):
         out, lse = attended(scores, v, mask is not None)
-        sums = lse.squeeze(-1)
-        return out, sums if mask is None else sums.isinf().where(0, sums)
+        lse = lse if mask is None else lse.isinf().where(0, lse)
+        return out, lse.contiguous().squeeze(-1)  # whatever its layout: one kernel computes it with the result
     out, sums = scores.softmax(-1).cast(v.dtype).matmul(v), scores.logsumexp(-1)
     if mask is None:
         return out, sums
