@@ -11,7 +11,7 @@ from copy import copy as shallow_copy
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tinsmith.codegen.lower.normalize import grouped, implies, mergeable
+from tinsmith.codegen.lower.normalize import grouped, implies, joined, mergeable
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.computed_operand import block_factors, computed_values
@@ -55,8 +55,9 @@ class KernelGraph:
         loops = (Role.LOOP, Role.BLOCK)
         self.order = sorted(found, key=lambda r: (r.arg[1] not in loops, r in ordered, -users[r], r.arg[0]))
         self.count = 1 + max((r.arg[0] for r in found), default=-1)
-        while apart := next(filter(None, map(grouped, self.folds)), None):
-            self.split(*apart, apart[0].arg[1])
+        for axes_of in (grouped, joined):
+            while apart := next(filter(None, map(axes_of, self.folds)), None):
+                self.split(*apart, apart[0].arg[1])
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
 

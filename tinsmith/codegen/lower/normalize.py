@@ -210,6 +210,22 @@ def grouped(fold: UOp) -> tuple[UOp, int] | None:
     return None
 
 
+def joined(fold: UOp) -> tuple[UOp, int] | None:
+    """Return (range, size) for a reduction that reads a range as two axes that lie apart in memory: by the quotient and
+    the remainder of ``size`` alone. Loops over these axes read memory with constant steps."""
+    if sum_of_products(fold, guarded=True) is not None:
+        return None
+    nodes = toposort(fold)
+    for r in sorted(fold.src[0].ranges - {*fold.src[1:]}, key=lambda r: r.arg[0]):
+        readers = [n for n in nodes if r in n.src]
+        steps = {n.src[1].arg if n.op in (Ops.IDIV, Ops.MOD) and n.src[1].is_const else 0 for n in readers}
+        size = r.src[-1].arg if r.src[-1].is_const else 0
+        if len({n.op for n in readers}) == 2 and len(steps) == 1 and 1 < (step := steps.pop()) < size and (
+                size % step == 0):
+            return r, step
+    return None
+
+
 def divided_by(nodes: Iterable[UOp], r: UOp) -> int:
     """Return the constant divisor of a range if all its readers use only that quotient; else 0."""
     readers = {n for n in nodes if r in n.src}

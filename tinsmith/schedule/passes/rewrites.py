@@ -139,12 +139,12 @@ def sum_copies(roots: Sequence[UOp]) -> list[UOp]:
         for _ in seen.above:
             above.append(value)
             value = value.src[0]
-        return _reduced_below_reshape(node.replace(src=(Views(tuple(above), value).of(value.contiguous()),)))
+        return reduced_below_reshape(node.replace(src=(Views(tuple(above), value).of(value.contiguous()),)))
 
     return rebuilt(roots, of_copy) if copied else list(roots)
 
 
-def _reduced_below_reshape(node: UOp) -> UOp:
+def reduced_below_reshape(node: UOp) -> UOp:
     """Return a reduction of a RESHAPE as the RESHAPE of a reduction, whose loops are the axes below it; the node itself
     if the RESHAPE joins reduced axes with others."""
     view, (op, axes) = node.src[0], node.arg

@@ -21,7 +21,8 @@ from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of
 from tinsmith.schedule.passes.channels_last import TileCut, tile_cut
-from tinsmith.schedule.passes.rewrites import rebuilt
+from tinsmith.schedule.passes.rewrites import rebuilt, reduced_below_reshape
+from tinsmith.schedule.values import views_of
 from tinsmith.target.target import Target
 
 
@@ -29,6 +30,7 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """Return the graph with long reductions and scans split for the cores of ``target``."""
     readers = Counter(s for n in toposort(roots) for s in n.src)
     readers.update(roots)
+    own = set(roots)
 
     def cut(node: UOp, n: UOp) -> UOp:
         about = target.costs.cuts.about and node.op is Ops.REDUCE and _is_about_sum(n)
@@ -37,11 +39,23 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
         if node.op is Ops.REDUCE and (inner := _short_rows(node, target)):
             op, axes = node.arg
             return _split(node.src[0].reduce(op, tuple(a for a in axes if a not in inner)), target).reduce(op, inner)
+        if node.op is Ops.REDUCE and _lies_apart(node.src[0]) and n not in own:
+            below = reduced_below_reshape(node)
+            found = below if below is node else _split(below, target)
+            if found is not below:
+                return found
         if node.op is Ops.REDUCE:
             return _split(_joined(node, target) if _alone(n.src[0], readers) else node, target)
         return _split_scan(node, target) if node.op is Ops.SCAN and len(node.src) == 1 else node
 
     return rebuilt(roots, cut)
+
+
+def _lies_apart(value: UOp) -> bool:
+    """Return True for a reshape that joins axes which lie apart in memory, as it may: a sum over the axes below it can
+    be cut along one of them."""
+    return value.op is Ops.RESHAPE and views_of(value, lambda v: v.op is Ops.RESHAPE or v.op is Ops.CAST).source.op is (
+        Ops.PERMUTE)
 
 
 def _alone(node: UOp, readers: Mapping[UOp, int]) -> bool:

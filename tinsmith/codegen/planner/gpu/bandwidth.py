@@ -63,6 +63,8 @@ class RowRanges(NamedTuple):
 
     Attributes:
         size: elements along memory, of each of the following ranges.
+        whole: all loads read them side by side; else some read one element for several (a spread gradient's), so that
+            there are no vectors.
         reduced: the reduced ranges along memory.
         beside: the range along memory of what is stored of the same rows; at most one.
         apart: further ranges of the rows, which are not contiguous in memory (the images of a batch, of which a channel
@@ -70,6 +72,7 @@ class RowRanges(NamedTuple):
     """
 
     size: int
+    whole: bool
     reduced: list[UOp]
     beside: list[UOp]
     apart: list[UOp]
@@ -98,18 +101,21 @@ def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
         return None
     sizes = {range_size(r) for r in (*reduced, *beside)}
     size = sizes.pop()
-    plain = all(stride_of(n.src[1], r) in (0, 1) for n in (*kernel.loads, *kernel.stores) for r in (*reduced, *beside))
-    if sizes or not isinstance(size, int) or not plain:
+    steps = {stride_of(n.src[1], r) for n in kernel.loads for r in (*reduced, *beside)}
+    plain = all(stride_of(s.src[1], r) in (0, 1) for s in kernel.stores for r in (*reduced, *beside))
+    if sizes or not isinstance(size, int) or not plain or not steps <= {0, 1, None}:
         return None
     # a short row does if further ranges are reduced with it (the channels of a group, for each position)
     read = [n.src[1] for n in kernel.loads if any(stride_of(n.src[1], r) == 1 for r in reduced)]
     overlap = any(0 < abs(stride_of(i, r) or 0) < size for i in read for r in kernel.parallel)  # as those of windows do
     short = not beside and not overlap and results_of(kernel) < target.cores * target.resident // 4 and all(
-        len(f.src) == 3 for f in kernel.folds)
+        len(f.src) > 2 for f in kernel.folds)
+    if None in steps and not short:
+        return None
     stored = beside and not overlap  # each thread would compute the whole row again for its element
     if not stored and size * (min(map(range_size, apart), default=1) if short else 1) < target.blocks.long:
         return None
-    return RowRanges(size, list(reduced), beside, [*apart, *others])
+    return RowRanges(size, None not in steps, list(reduced), beside, [*apart, *others])
 
 
 def row_opts(kernel: Kernel, target: Target) -> bool:
@@ -117,7 +123,7 @@ def row_opts(kernel: Kernel, target: Target) -> bool:
     rows, blocks = rows_of(kernel, target), target.blocks
     if rows is None or not target.warp:
         return False
-    lanes = lanes_for(kernel, target, rows.size, *rows.reduced, *rows.beside)
+    lanes = lanes_for(kernel, target, rows.size, *rows.reduced, *rows.beside) if rows.whole else 1
     outer = [r for r in kernel.order if r.arg[1] is Role.GLOBAL and isinstance(range_size(r), int)]
     count = math.prod(map(range_size, outer))
     short = rows.size < blocks.long
