@@ -9,6 +9,7 @@ kernels.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from tinsmith.codegen.transform.skip_masked_blocks import added_sum, covered_ste
 from tinsmith.codegen.transform.thread_blocks import may_be_shared, threads_per_block
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import ROW_BYTES
-from tinsmith.ir.structure import Role, count_of, range_size
+from tinsmith.ir.structure import Role, count_of, range_size, sum_of_products
 from tinsmith.ir.uop import toposort
 from tinsmith.target.target import Target
 
@@ -63,8 +64,8 @@ class RowRanges(NamedTuple):
 
     Attributes:
         size: elements along memory, of each of the following ranges.
-        whole: all loads read them side by side; else some read one element for several (a spread gradient's), so that
-            there are no vectors.
+        whole: all loads read them side by side. Else there are no vectors: some read across memory, or one element for
+            several (a spread gradient's).
         reduced: the reduced ranges along memory.
         beside: the range along memory of what is stored of the same rows; at most one.
         apart: further ranges of the rows, which are not contiguous in memory (the images of a batch, of which a channel
@@ -103,19 +104,29 @@ def rows_of(kernel: Kernel, target: Target) -> RowRanges | None:
     size = sizes.pop()
     steps = {stride_of(n.src[1], r) for n in kernel.loads for r in (*reduced, *beside)}
     plain = all(stride_of(s.src[1], r) in (0, 1) for s in kernel.stores for r in (*reduced, *beside))
-    if sizes or not isinstance(size, int) or not plain or not steps <= {0, 1, None}:
+    if sizes or not isinstance(size, int) or not plain:
         return None
     # a short row does if further ranges are reduced with it (the channels of a group, for each position)
     read = [n.src[1] for n in kernel.loads if any(stride_of(n.src[1], r) == 1 for r in reduced)]
     overlap = any(0 < abs(stride_of(i, r) or 0) < size for i in read for r in kernel.parallel)  # as those of windows do
+    even = steps <= {0, 1}
     short = not beside and not overlap and results_of(kernel) < target.cores * target.resident // 4 and all(
-        len(f.src) > 2 for f in kernel.folds)
-    if None in steps and not short:
+        len(f.src) == 3 or (len(f.src) > 3 and not even) for f in kernel.folds)
+    if not even and not (short and _has_rows(kernel, list(reduced))):
         return None
     stored = beside and not overlap  # each thread would compute the whole row again for its element
     if not stored and size * (min(map(range_size, apart), default=1) if short else 1) < target.blocks.long:
         return None
-    return RowRanges(size, None not in steps, list(reduced), beside, [*apart, *others])
+    return RowRanges(size, even, list(reduced), beside, [*apart, *others])
+
+
+def _has_rows(kernel: Kernel, rows: Sequence[UOp]) -> bool:
+    """Return True if each result sums rows of its own in some argument, as a channel of an image does, and no fold is a
+    product."""
+    own = [n.src[1] for n in kernel.loads if any(stride_of(n.src[1], r) == 1 for r in rows)]
+    found = [sum_of_products(f) for f in kernel.folds]
+    return any(not i.ranges.isdisjoint(kernel.parallel) for i in own) and not any(
+        p is not None and (p.m or p.n) for p in found)
 
 
 def row_opts(kernel: Kernel, target: Target) -> bool:
