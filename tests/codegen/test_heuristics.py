@@ -16,6 +16,7 @@ from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import stride_of
 from tinsmith.codegen.planner.cost import busiest
+from tinsmith.codegen.planner.cpu.loops import UPDATES
 from tinsmith.codegen.render.cuda import CUDARenderer
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.core.errors import ArgumentError
@@ -86,6 +87,49 @@ def test_rows_of_a_scatter_are_walked_whole() -> None:
     loops = [r for r in k.ranges if not r.arg[1].expanded]
     assert loops[0].arg[1] is Role.THREAD
     assert loops.index(store.src[4]) < len(loops) - 1 and loops[-1] in store.src[1].ranges
+
+
+def scattered_elements(images: int, rows: int, columns: int, results: int, last: bool) -> UOp:
+    """Elements with an index each, over the last axis or the one before it."""
+    sizes = [(images, n, columns) if not last else (images, columns, n) for n in (rows, results)]
+    base = UOp.const(dtypes.float32, 0).expand_to(sizes[1])
+    return base.scatter(param(1, sizes[0], dtypes.int32), param(2, sizes[0]), 1 + last, "ADD")
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("images", "rows", "columns", "results"), [
+    (3, 40, 64, 31), (1, 40, 64, 1), (2, 9, 13, 100), (1, 500, 7, 33), (2, 1, 1, 5), (1, 300, 100, 16)])
+def test_elements_of_a_scatter_are_added_in_order(images: int, rows: int, columns: int, results: int, threads: int,
+                                                  last: bool) -> None:
+    sink = UOp(Ops.SINK, None, (scattered_elements(images, rows, columns, results, last),))
+    shape = (images, columns, rows) if last else (images, rows, columns)
+    rng = np.random.default_rng(1)
+    at, x = rng.integers(-1, results + 1, shape).astype(np.int32), rng.standard_normal(shape).astype(np.float32)
+    want = np.zeros((images, columns, results) if last else (images, results, columns), np.float32)
+    for place in np.ndindex(shape):
+        to = (*place[:2], at[place]) if last else (place[0], at[place], place[2])
+        if 0 <= at[place] < results:
+            want[to] += x[place]
+    params = {p: {1: at, 2: x}[p.arg[0]] for p in toposort(sink) if p.op is Ops.PARAM}
+    (got,) = run_on("CPU", sink, params, None, threads=threads)
+    np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+def test_elements_of_a_scatter_are_walked_along_their_memory() -> None:
+    k = kernel(scattered_elements(2, 400, 256, 400, last=False))
+    choose(k, replace(TARGET, threads=1))
+    (store,) = (s for s in k.stores if s.op is Ops.SCATTER_STORE)
+    loops = [r for r in k.ranges if r in store.ranges and not r.arg[1].expanded]
+    assert loops[-1] is not store.src[4] and stride_of(store.src[2].src[1].src[1], loops[-1]) == UPDATES
+    assert any(r.arg[1] is Role.UPCAST for r in store.ranges)
+
+
+def test_the_base_of_a_scatter_is_stored_in_vectors() -> None:
+    k = kernel(scattered_elements(2, 400, 256, 400, last=True))
+    choose(k, replace(TARGET, threads=1))
+    (copy,) = (s for s in k.stores if s.op is Ops.STORE)
+    assert any(r.arg[1] is Role.VECTOR for r in copy.ranges)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int8, dtypes.float16], ids=lambda d: d.name)
