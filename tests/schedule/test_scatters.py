@@ -6,7 +6,8 @@ from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.opt import OptOps
-from tinsmith.ir import Ops
+from tinsmith.core.dtypes import dtypes
+from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.scheduler import Scheduler
@@ -121,3 +122,50 @@ def test_values_are_combined_with_those_that_were_there(op: str, places: int, st
         last = compile_kernel(items[-1].sink, Device[GRID].renderer)
         assert places <= 64 or any(o.op is OptOps.SKIP for o in last.opts), "each place has its own steps"
     np.testing.assert_allclose(got.float().numpy(), want, rtol=1e-6 if op != "prod" or not half else 0.02)
+
+
+def rounded(at: np.ndarray, x: np.ndarray, places: int, device: str = "CPU", op: str = "sum") -> Tensor:
+    """Return the rows of ``x`` combined in float32 at their places of a table of bfloat16."""
+    index = (Tensor(at, device=device) + 0).realize().reshape(-1, 1).expand(*x.shape)  # unknown to the checks
+    rows = Tensor(x, device=device).cast("bfloat16").realize().cast("float32")
+    return Tensor.zeros(places, x.shape[1], device=device).scatter_reduce(0, index, rows, op).cast("bfloat16")
+
+
+def stored(value: Tensor) -> list[UOp]:
+    """Return the values that the kernels of ``value`` store."""
+    items = Scheduler(canonical([_concrete(value.uop)])[0], value.device).run().items
+    return [i.sink.src[0] for i in items if i.sink is not None]
+
+
+@pytest.mark.parametrize("op", ["sum", "amax"])
+@pytest.mark.parametrize(("places", "beside", "steps"), [(997, 24, 100), (1000, 7, 1), (50, 3, 20), (40, 16, 39)])
+def test_rounded_sums_are_those_of_a_wide_table(places: int, beside: int, steps: int, op: str) -> None:
+    at = rng.integers(-1, places + 1, steps)
+    at[: steps // 2] = at[0]
+    x = Tensor(rng.standard_normal((steps, beside)).astype(np.float32)).cast("bfloat16").cast("float32").numpy()
+    want = np.zeros((places, beside), np.float32)
+    for to, row in zip(at, x):
+        if to < places:
+            want[to] = want[to] + row if op == "sum" else np.maximum(want[to], row)
+    got = rounded(at, x, places, op=op).cast("float32").numpy()
+    np.testing.assert_array_equal(got, Tensor(want).cast("bfloat16").cast("float32").numpy())
+
+
+def test_a_table_of_rounded_sums_is_never_stored_in_the_wide_dtype() -> None:
+    at, x = rng.integers(0, 5000, 100), rng.standard_normal((100, 64)).astype(np.float32)
+    wide = [v.size for v in stored(rounded(at, x, 5000)) if v.dtype is dtypes.float32]
+    assert wide == [100 * 64]
+    few = [v.size for v in stored(rounded(at % 120, x, 120)) if v.dtype is dtypes.float32]
+    assert few == [120 * 64], "most of the table changes"
+    assert not any(v.op is Ops.SCATTER and v.arg[1] is None for v in stored(rounded(at, x, 5000, GRID)))
+
+
+def test_a_wide_table_that_is_read_twice_is_stored() -> None:
+    at, x = rng.integers(0, 5000, 100), rng.standard_normal((100, 64)).astype(np.float32)
+    index = Tensor(at).reshape(-1, 1).expand(100, 64)
+    table = Tensor.zeros(5000, 64).scatter_add(0, index, Tensor(x))
+    narrow, doubled = table.cast("bfloat16"), table * 2
+    np.testing.assert_allclose(narrow.cast("float32").numpy() * 2, doubled.numpy(), rtol=1e-2)
+    roots = canonical([_concrete(narrow.uop), _concrete(doubled.uop)])[0]
+    sinks = [i.sink.src[0] for i in Scheduler(roots, "CPU").run().items if i.sink is not None]
+    assert sum(v.op is Ops.SCATTER for v in sinks) == 1

@@ -12,6 +12,7 @@ from tinsmith.ir.algebra.sizes import bindings, symbols, with_symbols
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.memory_order import fused_in_best_orders
 from tinsmith.schedule.passes.channels_last import pitched
+from tinsmith.schedule.passes.compact_scatter import compact_scatters
 from tinsmith.schedule.passes.layout_propagation import propagate_layouts, store_normalized
 from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
 from tinsmith.schedule.passes.rewrites import cast_below_views, gather_first, sum_copies
@@ -39,6 +40,7 @@ class Scheduler:
             self.roots = passed("gathers first", gather_first(self.roots))
             self.roots = passed("sum by phase", sum_by_phase(self.roots, target))
             self.roots = passed("spread scatters", spread_scatters(self.roots, target))
+            self.roots = passed("compact scatters", compact_scatters(self.roots, target))
             self.roots = passed("stored results", store_normalized(self.roots, target))
             self.roots = passed("padded rows", pitched(self.roots, target))
             self.roots = passed("sums of copies", sum_copies(self.roots))

@@ -15,7 +15,7 @@ from tinsmith.ir.graphs import by_pieces, count_below, digit_bits_for
 from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.target.target import Target
 
-_COMBINED: Final = (Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)
+COMBINED: Final = (Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)
 
 
 def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
@@ -23,7 +23,7 @@ def spread_scatters(roots: Sequence[UOp], target: Target) -> list[UOp]:
     if not target.costs.cuts.scatters:
         return list(roots)
     return rebuilt(roots, lambda node, _: _by_segments(node, target)
-                   if node.op is Ops.SCATTER and node.arg[1] in _COMBINED else node)
+                   if node.op is Ops.SCATTER and node.arg[1] in COMBINED else node)
 
 
 def _by_segments(n: UOp, target: Target) -> UOp:
@@ -32,7 +32,7 @@ def _by_segments(n: UOp, target: Target) -> UOp:
         return n
     steps, places, others = index.shape[axis], base.shape[axis], [a for a in range(n.ndim) if a != axis]
     beside = x.size // max(steps, 1)
-    alike = all(index.shape[a] == 1 or _constant_along(index, a) for a in others)
+    alike = all(index.shape[a] == 1 or constant_along(index, a) for a in others)
     if not alike or steps < target.costs.cuts.sorted_steps or 4 * beside >= target.cores * target.resident:
         return n
     if places <= target.costs.cuts.asked_places and n.ndim == 1:
@@ -72,12 +72,12 @@ def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
     return x.gather(order, 0)
 
 
-def _constant_along(n: UOp, axis: int) -> bool:
+def constant_along(n: UOp, axis: int) -> bool:
     """Return True if a value is known to be constant along ``axis``."""
     if n.op is Ops.EXPAND:
-        return bool(n.src[0].shape[axis] == 1) or _constant_along(n.src[0], axis)
+        return bool(n.src[0].shape[axis] == 1) or constant_along(n.src[0], axis)
     return n.op is Ops.CONST or ((n.op.elementwise or n.op is Ops.CONTIGUOUS)
-                                 and all(_constant_along(s, axis) for s in n.src))
+                                 and all(constant_along(s, axis) for s in n.src))
 
 
 def _by_each(n: UOp) -> UOp:
