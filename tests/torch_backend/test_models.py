@@ -366,6 +366,40 @@ def test_gradients_of_pools_whose_windows_overlap(kernel: int, stride: int, padd
     assert is_close(got, want, 1e-4 if dtype == "float32" else 2**-8)
 
 
+@pytest.mark.parametrize("kernel, stride, padding", [
+    (2, 2, 0), (3, 2, 1), (5, 1, 2), ((5, 2), (3, 1), (2, 0)), (3, 4, 0), (4, 3, 2), (3, (1, 2), 1)])
+@pytest.mark.parametrize("ceil_mode, padded, divisor", [(False, True, None), (True, False, None), (True, True, None),
+                                                        (False, True, 3)])
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_gradients_of_means_whose_windows_overlap(kernel: Any, stride: Any, padding: Any, ceil_mode: bool, padded: bool,
+                                                  divisor: int | None, layout: str) -> None:
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return F.avg_pool2d(x, kernel, stride, padding, ceil_mode, padded, divisor)
+
+    x = torch.randn(2, 3, 13, 12).to(memory_format=getattr(torch, layout)).requires_grad_()
+    y = pool(x)
+    grad = torch.randn_like(y)
+    (want,) = torch.autograd.grad(y, x, grad)
+    (got,) = torch.autograd.grad(ours.compile(pool, strict=True)(x), x, grad)
+    assert is_close(got, want, 1e-5) and got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_the_gradient_of_a_pool_is_one_kernel_along_memory(layout: str) -> None:
+    x = torch.randn(2, 16, 13, 13).to(memory_format=getattr(torch, layout)).requires_grad_()
+    y = ours.compile(lambda x: F.max_pool2d(x, 5, 1, 2), strict=True)(x)
+    (got,) = torch.autograd.grad(y, x, torch.randn_like(y))
+    assert got.stride() == x.stride() and ours.report().graphs[-1].kernels == 1
+
+
+@pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
+def test_elements_add_up_the_means_around_them(layout: str) -> None:
+    x = torch.randn(2, 16, 28, 28).to(memory_format=getattr(torch, layout)).requires_grad_()
+    y = ours.compile(lambda x: F.avg_pool2d(x, 3, 2, 1), strict=True)(x)
+    torch.autograd.grad(y, x, torch.randn_like(y))
+    assert ours.report().graphs[-1].kernels <= 3, "shares of each window, a mask of offsets and windows, one sum"
+
+
 @pytest.mark.parametrize("kernel, stride, padding, dilation", [
     (3, 1, 1, 1), (3, 2, 1, 1), (5, 2, 2, 1), (2, 3, 1, 1), (3, (2, 1), 0, 1), (3, 2, 2, 2)])
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])

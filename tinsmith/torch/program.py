@@ -15,6 +15,7 @@ from tinsmith.core.counters import GlobalCounters
 from tinsmith.core.settings import current
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import bindings
+from tinsmith.ir.ops import FOR_GRADIENTS
 from tinsmith.ir.uop import substitute, toposort
 from tinsmith.runtime.compiled_schedule import Bound
 from tinsmith.runtime.launch import copy_from_host, is_host_copy, launch
@@ -80,6 +81,17 @@ def result_of(value: Tensor, meta: Meta, dtype: Any) -> tuple[Tensor, ProgramOut
     return value, ProgramOutput(shape, tuple(strides), dtype, view, copied)
 
 
+def _below_round_trip(value: UOp) -> UOp:
+    """Return the value below two permutations that cancel out: a result computed in the order of its memory, which is
+    stored without a copy. Other values are returned as they are."""
+    inner = value.src[0] if value.op is Ops.PERMUTE else value
+    while inner.op in FOR_GRADIENTS:
+        inner = inner.src[0]
+    cancels = value.op is inner.op is Ops.PERMUTE and inner is not value and all(
+        inner.arg[a] == n for n, a in enumerate(value.arg))
+    return inner.src[0] if cancels else value
+
+
 class TorchProgram:
     """A compiled program.
 
@@ -97,7 +109,7 @@ class TorchProgram:
                  results: Sequence[ProgramOutput]) -> None:
         self.device = device
         self.sizes = [(b.size, b.dtype) for b in inputs]
-        roots = [root_of(t.uop) for t in outputs]
+        roots = [root_of(_below_round_trip(t.uop)) for t in outputs]
         data = {n: UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n)) for n in toposort(roots) if is_host_copy(n)}
         roots = substitute(roots, data)
         distinct = list(dict.fromkeys(roots))

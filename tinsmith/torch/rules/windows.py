@@ -1,8 +1,9 @@
 """Rules for convolutions, pooling, norms, resampling and matrix products."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinsmith.codegen.lower.indexing import flatten, place_in
 from tinsmith.core.dtypes import DType, dtypes
@@ -65,11 +66,11 @@ def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: A
 
 # *** pooling ***
 # cycles of a core to ask one window if an element is its maximum, in vectors; to add one gradient to an element at an
-# index; to fill an element with zero before; the same and to copy it to another order behind (Zen 4)
-PER_QUESTION: Final = 0.5
-PER_GRADIENT: Final = 6.0
-PER_ZERO: Final = 0.5
-PER_COPY: Final = 3.0
+# index; to fill an element with zero before; to round it to 16 bits behind (Zen 4)
+PER_QUESTION: Final = 0.45
+PER_GRADIENT: Final = 2.5
+PER_ZERO: Final = 0.4
+PER_ROUNDED: Final = 0.4
 VECTOR: Final = 8  # int64 indices per vector
 
 
@@ -117,7 +118,7 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
         if (found := _from_few_windows(grad, x, at, _each(kernel, 2), _each(stride or kernel, 2), _each(padding, 2),
                                        _each(dilation, 2), dtype)) is not None:
             return found
-        return x.flatten(-2).zeros_like().scatter_add(-1, at.flatten(-2), grad.flatten(-2)).reshape(x.shape)
+        return _added_in_order(grad, x, at)
     inner, grad, at = _leaf(_batched(x, 2)), _batched(grad, 2), _batched(at, 2)
     if any(d != 1 for d in dilation):
         y = _max_pool(inner, 2, kernel, stride, padding, dilation, ceil_mode, False)
@@ -137,42 +138,71 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
     return _gradients(windows, each, inner)[0].reshape(x.shape)
 
 
+def _added_in_order(grad: Tensor, x: Tensor, at: Tensor) -> Tensor:
+    """Return the gradients of maxima, added to the elements one after the other in the order of memory."""
+    last = all(isinstance(n, int) for n in at.shape) and _inner_axis(at) == at.ndim - 3
+    x, grad, at = (t.movedim(-3, -1) if last else t for t in (x, grad, at.cast(dtypes.uint32)))
+    axes = (-3, -2) if last else (-2, -1)
+    found = x.flatten(*axes).zeros_like().scatter_add(axes[0] + 1, at.flatten(*axes), grad.flatten(*axes))
+    return found.reshape(x.shape).movedim(-1, -3) if last else found.reshape(x.shape)
+
+
 def _from_few_windows(grad: Tensor, x: Tensor, at: Tensor, size: Sequence[int], steps: Sequence[int],
                       before: Sequence[int], spread: Sequence[int], dtype: DType) -> Tensor | None:
-    """Return the gradient of maxima as sums over the windows that can contain each element; None if these are many.
-
-    Elements at the same offset from a multiple of the stride see the windows around them: first to last on each axis.
-    """
+    """Return the gradient of maxima as sums over the windows that can contain each element; None if these are many."""
     inner, grad, at = _batched(x, 2), _batched(grad, 2), _batched(at, 2)
     if not all(isinstance(n, int) for n in (*inner.shape, *grad.shape)):
         return None
-    first = [-((d * (k - 1) - p) // s) for k, s, p, d in zip(size, steps, before, spread)]
-    last = [(s - 1 + p) // s for s, p in zip(steps, before)]
-    counts = [b - a + 1 for a, b in zip(first, last)]
-    tiles = [-(-n // s) for n, s in zip(inner.shape[2:], steps)]
-    if not _few_windows(at, inner.shape, counts, tiles):
+    near = _Windows.around(inner.shape[2:], size, steps, before, spread)
+    if not _few_windows(at, inner.shape, near.counts, steps, dtype):
         return None
-    at = at.cast(dtypes.int32)
-    for a in (0, 1):
-        begin, end = first[a], tiles[a] + last[a]
-        grad, at = (_between(t, 2 + a, begin, end).unfold(2 + a, counts[a], 1) for t in (grad, at))
     row, column = (Tensor.arange(n * s, dtype=dtypes.int32, device=x.device).reshape(n, s, 1, 1)
-                   for n, s in zip(tiles, steps))
-    own = row.reshape(tiles[0], steps[0], 1, 1, 1, 1) * inner.shape[3] + column
-    grad, at = (t.reshape(*t.shape[:2], tiles[0], 1, tiles[1], 1, *counts) for t in (grad, at))
-    total = (at == own).where(grad, 0).sum((6, 7)).cast(dtype)
-    total = total.reshape(*inner.shape[:2], *(n * s for n, s in zip(tiles, steps)))
-    found: Tensor = total.shrink([(0, n) for n in inner.shape]).reshape(x.shape)
-    return found
+                   for n, s in zip(near.tiles, steps))
+    own = row.reshape(*row.shape[:2], 1, 1, 1, 1) * inner.shape[3] + column
+    total = (near.of(at.cast(dtypes.int32)) == own).where(near.of(grad), 0).sum((6, 7)).cast(dtype)
+    return near.elements(total, inner.shape).reshape(x.shape)
 
 
-def _few_windows(at: Tensor, shape: Sequence[int], counts: Sequence[int], tiles: Sequence[int]) -> bool:
-    """Return True if it takes less time that each element asks all windows around it, ``counts`` per axis."""
+class _Windows(NamedTuple):
+    """The windows that can contain an element, on two axes. The elements are tiles of as many as the windows move by;
+    those of tile t see the windows t + ``first`` to t + ``first`` + ``counts`` - 1."""
+
+    first: Sequence[int]
+    counts: Sequence[int]
+    tiles: Sequence[int]
+
+    @staticmethod
+    def around(lengths: Sequence[int], size: Sequence[int], steps: Sequence[int], before: Sequence[int],
+               spread: Sequence[int]) -> _Windows:
+        first = [-((d * (k - 1) - p) // s) for k, s, p, d in zip(size, steps, before, spread)]
+        counts = [(s - 1 + p) // s - a + 1 for s, p, a in zip(steps, before, first)]
+        return _Windows(first, counts, [-(-n // s) for n, s in zip(lengths, steps)])
+
+    def of(self, values: Tensor) -> Tensor:
+        """Return a value per window as one per tile and window around it: N, C, rows, 1, columns, 1, and windows."""
+        for a, (first, count, tiles) in enumerate(zip(*self)):
+            values = _between(values, 2 + a, first, tiles + first + count - 1).unfold(2 + a, count, 1)
+        return values.reshape(*values.shape[:2], self.tiles[0], 1, self.tiles[1], 1, *self.counts)
+
+    def elements(self, values: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return the elements of a tensor of size ``shape``, given their values by tile and offset in the tile."""
+        found = values.reshape(*shape[:2], *(values.shape[a] * values.shape[a + 1] for a in (2, 4)))
+        return found.shrink([(0, n) for n in shape])
+
+
+def _few_windows(at: Tensor, shape: Sequence[int], counts: Sequence[int], steps: Sequence[int], dtype: DType) -> bool:
+    """Return True if it takes less time that each element asks all windows around it, ``counts`` per axis.
+
+    Along an axis on which the windows move by several elements, pairs of vectors are stored interleaved.
+    """
     lanes = _inner_axis(at)
-    row = tiles[lanes - 2] if lanes >= 2 else shape[lanes]
-    asked = product(counts) * -(-row // VECTOR) * VECTOR / row
-    added = PER_GRADIENT * product(at.shape) / product(shape)
-    return bool(PER_QUESTION * asked <= added + (PER_ZERO if lanes == at.ndim - 1 else PER_COPY))
+    step = steps[lanes - 2] if lanes >= 2 else 1
+    row, vector = shape[lanes] / step, VECTOR * min(step, 2)
+    if step > 1 and (shape[lanes] % step or row < vector):  # stored one by one
+        return False
+    asked = product(counts) * math.ceil(row / vector) * vector / row
+    added = PER_GRADIENT * product(at.shape) / product(shape) + PER_ZERO
+    return bool(PER_QUESTION * asked <= added + (PER_ROUNDED if dtype.itemsize < 4 else 0))
 
 
 def _inner_axis(x: Tensor) -> int:
@@ -215,9 +245,44 @@ def _avg_pool3d(x: Tensor, *args: Any) -> Tensor:
 
 
 @rule("avg_pool2d_backward")
-def _avg_pool2d_backward(grad: Tensor, x: Tensor, *args: Any) -> Tensor:
+def _avg_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (),
+                         padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
+                         divisor: int | None = None) -> Tensor:
+    """On a CPU, elements sum up the windows around them if these overlap and move by several elements. Their gradients
+    would be added to memory at that stride."""
+    size, steps, before = _each(kernel, 2), _each(stride or kernel, 2), _each(padding, 2)
+    fixed = all(isinstance(n, int) for n in (*x.shape, *grad.shape))
+    if x.is_cpu and fixed and max(steps) > 1 and any(k > s for k, s in zip(size, steps)):
+        wide = _batched(grad.cast(dtypes.float32) if grad.dtype.itemsize < 4 else grad, 2)
+        shares = wide / (_window_sizes(wide, x, size, steps, before, count_include_pad) if divisor is None else divisor)
+        return _from_window_shares(shares, _batched(x, 2), size, steps, before).cast(x.dtype).reshape(x.shape)
     inner = _leaf(x)
-    return _gradients(_avg_pool(inner, 2, *args), grad, inner)[0]
+    y = _avg_pool(inner, 2, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+    return _gradients(y, grad, inner)[0]
+
+
+def _window_sizes(grad: Tensor, x: Tensor, size: Sequence[int], steps: Sequence[int], before: Sequence[int],
+                  padded: bool) -> Tensor:
+    """Return the number of elements of each window, with or without those of the padding."""
+    sides = []
+    for n, k, s, p, length in zip(grad.shape[2:], size, steps, before, x.shape[-2:]):
+        begin = Tensor.arange(n, dtype=dtypes.int32, device=x.device) * s - p
+        end = (begin + k).minimum(length + p)
+        sides.append(end - begin if padded else end.minimum(length) - begin.maximum(0))
+    return (sides[0].reshape(-1, 1) * sides[1]).cast(grad.dtype)
+
+
+def _from_window_shares(shares: Tensor, x: Tensor, size: Sequence[int], steps: Sequence[int],
+                        before: Sequence[int]) -> Tensor:
+    """Return the sums of the values of the windows that contain each element of ``x``."""
+    near, inside = _Windows.around(x.shape[2:], size, steps, before, (1, 1)), []
+    for first, count, k, s, p in zip(near.first, near.counts, size, steps, before):
+        offset = Tensor.arange(s, dtype=dtypes.int32, device=x.device).reshape(-1, 1)
+        begin = Tensor.arange(count, dtype=dtypes.int32, device=x.device) * s + (first * s - p)
+        inside.append((begin <= offset) & (offset < begin + k))
+    rows, columns = inside
+    both = rows.reshape(steps[0], 1, 1, near.counts[0], 1) & columns.reshape(steps[1], 1, near.counts[1])
+    return near.elements(both.where(near.of(shares), 0).sum((6, 7)), x.shape)
 
 
 @rule("avg_pool3d_backward")
