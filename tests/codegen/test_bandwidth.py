@@ -18,10 +18,12 @@ from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
 from tinsmith.codegen.decompose.decompose import decompose, expand
+from tinsmith.codegen.kernel import Kernel
 from tinsmith.codegen.launch import KernelProgram
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normalize
 from tinsmith.codegen.opt import OptOps
+from tinsmith.codegen.planner.candidate import stride_of
 from tinsmith.codegen.planner.gpu.bandwidth import ways_down
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -336,3 +338,31 @@ def test_transposed_tiles_have_edges(shape: tuple[int, int, int]) -> None:
     made = compile_kernel(turned.contiguous().schedule().steps[0].item.sink, Device[device].renderer)
     assert (OptOps.STAGE in {o.op for o in made.opts}) == all(4 * n > 3 * (n + -n % 64) for n in shape[1:])
     np.testing.assert_array_equal(turned.contiguous().numpy(), values.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("layout", ["spread", "channels last"])
+def test_sums_of_channels_with_arguments_of_several_layouts_occupy_the_gpu(layout: str) -> None:
+    """Of the gradients of batch norm below a residual sum, one comes from a strided 1×1 convolution or by channels."""
+    x, y = empty(64, 256, 56, 56), empty(64, 256, 56, 56)
+    other = empty(64, 56, 56, 256).permute(0, 3, 1, 2) if layout == "channels last" else empty(64, 256, 28, 28).reshape(
+        64, 256, 28, 1, 28, 1).pad(((0, 0), (0, 0), (0, 0), (0, 1), (0, 0), (0, 1))).reshape(64, 256, 56, 56)
+    found = kernels(lambda: ((y > 0).where(x + other, 0) * y).sum((0, 2, 3)))
+    threads = max(math.prod(k.grid) * math.prod(k.block) for k in found)
+    assert threads >= 256 * 64, [(k.name, k.grid, k.block) for k in found]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_sum_whose_kept_axis_joins_two_loops_over_both(data: st.DataObject) -> None:
+    """Every load has constant steps then; the results are those of the interpreter."""
+    parts, rows, width = (data.draw(st.integers(1, 7), name) for name in ("parts", "rows", "width"))
+    x = param(1, (parts, rows, 3, width))
+    value = x.permute((1, 2, 0, 3)).reshape((rows * 3, parts * width)).reduce(
+        data.draw(st.sampled_from(["ADD", "MAX"])), (0,))
+    k = Kernel(decompose(normalize(lower(UOp(Ops.SINK, None, (value,))))))
+    assert all(stride_of(n.src[1], r) is not None for n in k.loads for r in k.parallel)
+    memory = [np.zeros(parts * width, np.float32), np.random.default_rng(0).normal(size=x.size).astype(np.float32)]
+    want = memory[1].reshape(parts, rows * 3, width)
+    want = want.sum(1) if value.arg[0] is Ops.ADD else want.max(1)
+    evaluate_kernel(k.sink, memory)
+    np.testing.assert_allclose(memory[0], want.ravel(), rtol=1e-5, atol=1e-6)

@@ -15,6 +15,7 @@ from tinsmith.schedule.fusion.fusion import fused
 from tinsmith.schedule.fusion.rules import MOST_WORK, FusionRule
 from tinsmith.schedule.passes.rewrites import cast_below_views
 from tinsmith.target.schedule_costs import CORE_COSTS, GRID_COSTS, Costs
+from tinsmith.tensor.nnops.attention import attended
 from tinsmith.tensor.realize import _concrete
 
 
@@ -181,6 +182,27 @@ def test_each_rule_has_a_name_a_law_and_a_program_for_each_verdict() -> None:
     assert all(r.law.endswith(".") and (r.stored or r.fused) for r in found)
     given_verdicts = {(r.name, stores) for r in found for stores, text in ((True, r.stored), (False, r.fused)) if text}
     assert given_verdicts == {(name, stored) for name, stored, _, _ in PROGRAMS} | ELSEWHERE
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_costly_mask_is_stored_and_the_weights_of_attention_are_not(kept: bool) -> None:
+    """The mask is an output, or two layers read it: the weights do not cost what it costs to compute."""
+    positions = Tensor.arange(256)
+    hidden = positions.reshape(256, 1) % 7 % 5 % 3 // 2 > positions % 11 % 9 % 5 % 3 // 2
+    mask = hidden.where(float("-inf"), Tensor.zeros((), dtype="float16"))
+    q, k, v = (given(1, 8, 256, 64, seed=n).half().realize() for n in range(3))
+
+    def program() -> list[Tensor]:
+        out = q
+        for _ in range(1 if kept else 2):
+            scores = out.matmul(k.transpose(-1, -2), dtype="float32") * 0.125 + mask.float()
+            out, lse = attended(scores, v, True)
+        return [out, lse, *([mask] if kept else [])]
+
+    roots = list(dict.fromkeys(_concrete(t.uop) for t in program()))
+    found = fused(cast_below_views(canonical(roots)[0]), GRID_COSTS)
+    stored = [n for n in found.decisions if any(v.stores for v in found.verdicts(n))]
+    assert any(n.shape == (256, 256) for n in stored) and not any(n.shape == (1, 8, 256, 256) for n in stored)
 
 
 def test_a_new_row_decides_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:

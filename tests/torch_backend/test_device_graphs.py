@@ -15,13 +15,18 @@ from torch._subclasses import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import tinsmith.torch as ours  # noqa: E402
+from benchmarks.corpus import record  # noqa: E402
+from benchmarks.corpus.programs import CorpusProgram  # noqa: E402
+from benchmarks.corpus.targets import device_name  # noqa: E402
 from benchmarks.zoo import runner, targets  # noqa: E402
 from tests.backend.gpus import needs_nvrtc  # noqa: E402
 from tests.torch_backend import models  # noqa: E402
+from tinsmith import Tensor  # noqa: E402
 from tinsmith.torch.decompositions import decompositions  # noqa: E402
 from tinsmith.torch.executable import Executable, Options  # noqa: E402
 from tinsmith.torch.lowering import device_of, partition  # noqa: E402
 from tinsmith.torch.report import GraphRecord  # noqa: E402
+from tinsmith.torch.rules import attention  # noqa: E402
 
 ATEN = torch.ops.aten
 F = torch.nn.functional
@@ -204,3 +209,16 @@ def test_the_zoo_compiles_for_a_gpu_without_one(tmp_path: Path) -> None:
     row = json.loads(out.read_text())["rows"]["siren/small/training/bf16"]
     assert row["passed"]
     assert row["kernels"]
+
+
+def test_the_kernel_of_attention_stores_the_logarithms_of_its_sums() -> None:
+    """In the layout of its tiles; the one that PyTorch wants, here positions before heads, is a copy."""
+    q, k, v = (Tensor.empty(2, 4, 256, 64, dtype="bfloat16", device=device_name("sm_90a")) for _ in range(3))
+
+    def run() -> Any:
+        out, sums = attention._forward(q, k, v, False, None, None, 0.0)
+        return Tensor.realize(out, sums.permute(0, 2, 1).contiguous())
+
+    found = record.kernels(CorpusProgram("", lambda: run), "sm_90a")
+    assert [bool(kernel.unit) for kernel in found] == [True, False]
+    assert found[1].ops == 0
