@@ -146,22 +146,11 @@ def _safe_softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return hidden.where(0.0, y.softmax(dim))
 
 
-@rule("_log_softmax")
-def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    return _float(x).log_softmax(dim) if x.ndim else Tensor.zeros_like(x)
-
-
 @rule("_softmax_backward_data")
 def _softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: DType) -> Tensor:
     grad, y = _float(grad), _float(y)
     product = grad * y
     return product - y * product.sum(dim, True) if y.ndim else Tensor.zeros_like(y)
-
-
-@rule("_log_softmax_backward_data")
-def _log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: DType) -> Tensor:
-    grad, y = _float(grad), _float(y)
-    return grad - y.exp() * grad.sum(dim, True) if y.ndim else Tensor.zeros_like(y)
 
 
 @rule("logsumexp")
