@@ -91,11 +91,12 @@ def test_the_choice_is_measured_beside_other_lists_that_compute_the_same(
 
 def test_large_kernels_that_no_workers_share_say_why() -> None:
     """Of all kernels kept for a machine of eight cores those that look large and have no THREAD are planned again, one
-    of each kind: a reason is known for each, or there is little to do."""
-    kept, alone, kinds = record.read("avx512"), list[str](), set[str]()
+    of each kind and magnitude: a reason is known for each, or there is little to do."""
+    kept, alone, kinds = record.read("avx512"), list[str](), set[tuple[int, str]]()
     for name, made in sorted(kept.items(), key=lambda item: len(item[1])):
-        own = {" ".join(sorted({row.kernel[0], *re.findall("[A-Z]{2,}", row.opts)})) for row in made
-               if "THREAD" not in row.opts and math.prod(map(int, re.findall(r"_(\d+)", row.kernel))) >= LARGE}
+        sizes = {row: math.prod(map(int, re.findall(r"_(\d+)", row.kernel))) for row in made}
+        own = {(size.bit_length() // 8, " ".join(sorted({row.kernel[0], *re.findall("[A-Z]{2,}", row.opts)})))
+               for row, size in sizes.items() if "THREAD" not in row.opts and size >= LARGE}
         alone += [name] * (not own <= kinds)
         kinds |= own
     assert len(kinds) > 6

@@ -52,8 +52,8 @@ def split_reductions(roots: Sequence[UOp], target: Target) -> list[UOp]:
 
 
 def _lies_apart(value: UOp) -> bool:
-    """Return True for a reshape that joins axes which lie apart in memory, as it may: a sum over the axes below it can
-    be cut along one of them."""
+    """Return True for a reshape above a permutation: the axes that it joins may lie apart in memory, and a sum is cut
+    along one of them."""
     return value.op is Ops.RESHAPE and views_of(value, lambda v: v.op is Ops.RESHAPE or v.op is Ops.CAST).source.op is (
         Ops.PERMUTE)
 
