@@ -157,6 +157,8 @@ class Analysis:
         cipher: nodes of random number generation (Threefry).
         kept: contraction → what is stored of it, since several functions of it (epilogues) would take more memory: one
             of which the others are functions, or the contraction itself; set by ``fused``.
+        stored: outputs, and shared values, sums of residual blocks and operands that are too costly to recompute →
+            their facts as readers see them.
         lanes_shared: root of a kernel → it has a sum of products whose factors are contiguous along the same kept axis.
     """
 
@@ -172,9 +174,7 @@ class Analysis:
         self.lanes_shared: dict[UOp, bool] = {}
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
-        # outputs, and shared values, sums of residual blocks and operands that are too costly to recompute: all of them
-        # are stored → their facts as readers see them
-        self._above: dict[UOp, Facts] = {}
+        self.stored: dict[UOp, Facts] = {}
         shared, operands = _shared(self.order)
         outputs = set(roots)
         for n in self.order:
@@ -184,7 +184,7 @@ class Analysis:
             residual = n.op is Ops.ADD and all(self.facts[s].heavy for s in n.src)
             costly = n in shared and found.light > costs.recompute
             if n in outputs or (costly and (residual or n in operands or not found.heavy)):
-                self._above[n] = replace(found, light=0, joins=0, edges=0, cost=found.cost if found.heavy else 0)
+                self.stored[n] = replace(found, light=0, joins=0, edges=0, cost=found.cost if found.heavy else 0)
         for n in self.order if costs.chain_bytes and not settings.NOOPT else ():
             factor = self.factor(n) if n in self.matmuls and is_fixed(n.src[0]) else None
             if factor is not None and is_chain(n, factor, self.matmuls, costs):
@@ -196,7 +196,7 @@ class Analysis:
     def _seen(self, node: UOp) -> Facts:
         """Return the facts about a value as its readers see them: what is stored is not computed again. Without this, a
         value at the end of a chain of residual blocks would cost the operations of all of them."""
-        return self._above.get(node) or self.facts[node]
+        return self.stored.get(node) or self.facts[node]
 
     def _of_view(self, view: UOp) -> Facts:
         """Return the facts about a view."""

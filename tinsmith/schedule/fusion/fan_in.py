@@ -88,15 +88,17 @@ def narrower(node: UOp) -> UOp | None:
         source.op not in SOURCES) else None
 
 
-def cone_of(node: UOp, ends: tuple[Op, ...] = ()) -> dict[UOp, None]:
-    """Return the cone of ``node``: the nodes it is an elementwise function of, down to reductions and ops in ``ends``.
+def cone_of(node: UOp, ends: tuple[Op, ...] = (), stored: Container[UOp] = ()) -> dict[UOp, None]:
+    """Return the cone of ``node``: the nodes it is an elementwise function of, down to reductions, ops in ``ends`` and
+    values that are ``stored``.
 
     Breadth first; at most MOST_CONE + 1 nodes.
     """
     cone: dict[UOp, None] = {node: None}
     front = [node]
     while front and len(cone) <= MOST_CONE:
-        below = dict.fromkeys(s for n in front for s in n.src if s.op is not Ops.REDUCE and s.op not in ends)
+        below = dict.fromkeys(s for n in front for s in n.src
+                              if s.op is not Ops.REDUCE and s.op not in ends and s not in stored)
         front = [s for s in below if s not in cone][: MOST_CONE + 1 - len(cone)]
         cone.update(dict.fromkeys(front))
     return cone

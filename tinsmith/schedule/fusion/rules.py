@@ -308,10 +308,14 @@ def _short_table(c: Question) -> Answer:
 
 def _spread(c: Question) -> Answer:
     cost, limit = c.facts.cost, c.costs.operand
-    cone = cone_of(c.node, STAGED)
-    if c.facts.heavy or c.facts.joins + c.facts.edges or cost > limit or len(cone) > MOST_CONE:
+    if c.facts.heavy or c.facts.joins + c.facts.edges or cost > limit:
         return None
-    sources = {s for n in cone for s in n.src if s.op in STAGED or not (s.src or s.op in (Ops.CONST, Ops.IOTA))}
+    stored = c.analysis.stored
+    cone = cone_of(c.node, STAGED, stored)
+    if len(cone) > MOST_CONE:
+        return None
+    sources = {s for n in cone for s in n.src if s.op in STAGED or s in stored or not (
+        s.src or s.op in (Ops.CONST, Ops.IOTA))}
     read = sum(size_of(s) * s.dtype.itemsize for s in sources)
     few = SPREAD * read <= size_of(c.node) * c.node.dtype.itemsize
     return (False, c.kernels, cost, limit) if few else None
