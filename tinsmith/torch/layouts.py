@@ -62,11 +62,17 @@ def tensors_in(value: Any) -> list[Any]:
 
 def contiguous(meta: Meta) -> Meta:
     """Return the dense layout in row-major order of the same elements."""
-    strides: list[Any] = []
+    return ordered(meta, range(len(meta.shape)))
+
+
+def ordered(meta: Meta, order: Sequence[int]) -> Meta:
+    """Return the dense layout of the same elements whose axes lie in ``order``, the one with the largest stride
+    first."""
+    strides: list[Any] = [1] * len(order)
     step: Any = 1
-    for size in reversed(meta.shape):
-        strides.insert(0, step)
-        step = step * max(size, 1)
+    for n in reversed(order):
+        strides[n] = step
+        step = step * max(meta.shape[n], 1)
     return Meta(meta.shape, tuple(strides), meta.dtype)
 
 
@@ -129,11 +135,10 @@ def strided(flat: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Ten
     done: list[int] = []
     for n, after in zip(axes, [*axes[1:], None]):
         rest = strides[n]
-        t = t.reshape(*done, shape[n], rest)
         done.append(shape[n])
         inner = 1 if after is None else shape[after] * strides[after]
-        if inner != rest:
-            t = t.shrink([*((0, s) for s in done), (0, inner)])
+        if inner != rest:  # rows with gaps
+            t = t.reshape(*done, rest).shrink([*((0, s) for s in done), (0, inner)])
     t = t.reshape(done or (1,))
     order = sorted(range(len(axes)), key=axes.__getitem__)
     if order != list(range(len(order))):
