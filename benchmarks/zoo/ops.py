@@ -31,11 +31,11 @@ from benchmarks.zoo import op_clock, runner, summary
 from benchmarks.zoo.measure import ALLOWED, MODES, Subject, distance, on_device
 from benchmarks.zoo.op_workers import Worker, answers
 from benchmarks.zoo.registry import Model, models
-from tinsmith.torch.compiler import _with_sizes
 from tinsmith.torch.decompositions import decompositions
 from tinsmith.torch.executable import Executable
 from tinsmith.torch.lowering import VIEWS
 from tinsmith.torch.report import REPORT, GraphRecord
+from tinsmith.torch.saved import propagated
 
 _NAMED: Final = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 TOLERANCE: Final = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
@@ -229,7 +229,7 @@ def run(text: str, phase: str = "all", device: str = "cpu") -> dict[str, Any]:
         row["bytes"] = op.bytes()
         module, record = op.graph(), GraphRecord("inference")
         begin = time.perf_counter()
-        ours = Executable(module, _with_sizes(module, op.tensors), record)
+        ours = Executable(module, propagated(module, op.tensors), record)
         row["first"] = {"tinsmith": time.perf_counter() - begin}
         row["ops"], row["torch_ops"] = record.ops, record.ops - record.ours
         row["kernels"] = dict.fromkeys(record.names, 1)

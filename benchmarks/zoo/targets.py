@@ -27,6 +27,7 @@ from tinsmith.torch.decompositions import decompositions
 from tinsmith.torch.devices import Runner, TorchDevice
 from tinsmith.torch.executable import Executable, Options
 from tinsmith.torch.report import REPORT, GraphRecord
+from tinsmith.torch.saved import graph_values, report_strides, saved_for_backward
 
 # (multiprocessors, bytes of local memory per block): an A100, an H100
 GPUS: Final = {"sm_80": (108, 163 << 10), "sm_90a": (132, 227 << 10)}
@@ -99,9 +100,10 @@ def backend(arch: str, strict: bool = False) -> Callable[..., Any]:
         def compile_graph(module: Any, inputs: Sequence[Any]) -> Any:
             record = GraphRecord(kind)
             REPORT.graphs.append(record)
-            values = {n: n.meta.get("val") for n in module.graph.nodes}
+            values, free = graph_values(module, inputs), saved_for_backward(module) if kind == "forward" else set()
             with torch.utils._python_dispatch._disable_current_modes():
-                Executable(module, values, record, Options(strict=strict), device.for_any)
+                made = Executable(module, values, record, Options(strict=strict), device.for_any, free=free)
+            report_strides(module, made.strides)
             return make_boxed_func(module.forward)
 
         return compile_graph

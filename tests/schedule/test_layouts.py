@@ -13,7 +13,7 @@ from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.passes.layout_propagation import propagate_layouts
+from tinsmith.schedule.passes.layout_propagation import orders_computed, propagate_layouts
 from tinsmith.schedule.passes.split_reductions import split_reductions
 
 CUDA = cuda_target("sm_90a")
@@ -98,6 +98,39 @@ def test_channels_move_inside_and_stay_there() -> None:
     assert orders(y) == [(8, 14, 14, 32)]
     assert orders(y.float().sum((0, 2, 3))) == [(8, 14, 14, 32), (32,)]
     assert orders((x.float() @ Tensor.empty(14, 16)).relu()) == [(8, 64, 14, 16)], "float32 stays"
+
+
+def test_views_of_rows_of_channels_move_up() -> None:
+    """As those of a layer norm over channels between convolutions, or of an input that lies channels last."""
+    x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in ((8, 64, 14, 14), (64, 64, 3, 3)))
+    rows = Tensor.empty(8, 14, 14, 64, dtype=dtypes.bfloat16)
+    y = (rows * 2).permute(0, 3, 1, 2) * Tensor.empty(64, 1, 1, dtype=dtypes.bfloat16) + 1
+    for value in (y, rows.permute(0, 3, 1, 2).relu()):
+        made = propagate_layouts([((value + x.conv2d(w, padding=1)) * 2).uop], CUDA)
+        assert {n.shape for n in toposort(made) if n.op is Ops.ADD} == {(8, 14, 14, 64)}
+    keys = (Tensor.empty(8, 4, 14, 64) * 2).permute(0, 1, 3, 2) + 1
+    made = propagate_layouts([keys.uop, x.conv2d(w, padding=1).uop], CUDA)
+    assert made[0] is keys.uop, "one axis is no image"
+
+
+def test_sums_that_are_roots_read_rows() -> None:
+    x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in ((8, 64, 14, 14), (32, 64, 3, 3)))
+    total = x.conv2d(w, padding=1).float().sum((0, 2, 3), keepdim=True)
+    (made,) = propagate_layouts([total.uop], CUDA)
+    assert made.shape == total.shape
+    assert orders(total) == [(8, 14, 14, 32), (32,)]
+    assert [n.src[0].shape for n in toposort([made]) if n.op is Ops.REDUCE and n.size == 32] == [(8, 14, 14, 32)]
+
+
+def test_orders_in_which_values_are_computed() -> None:
+    x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in ((8, 64, 14, 14), (32, 64, 3, 3)))
+    y = x.conv2d(w, padding=1)
+    free = [t.uop for t in (y, y.relu(), y.permute(0, 2, 3, 1), y.flatten(2), y.max_pool2d(2), x * 2, y.flatten(1))]
+    assert orders_computed(free, [True] * len(free), CUDA) == [
+        (0, 2, 3, 1), (0, 2, 3, 1), (0, 1, 2, 3), (0, 2, 1), (0, 2, 3, 1), None, None]
+    values = [y.uop, y.detach().uop, y.relu().uop]
+    assert orders_computed(values, [False, True, True], CUDA) == [None, None, (0, 1, 2, 3)], "y keeps its order"
+    assert orders_computed(values, [False] * len(values), CUDA) == [None] * len(values)
 
 
 def test_roots_keep_their_shapes() -> None:

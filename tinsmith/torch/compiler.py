@@ -4,14 +4,13 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
-from torch._subclasses import FakeTensorMode
 
 from tinsmith.core.errors import ArgumentError, is_from_handler
 from tinsmith.core.settings import settings
@@ -22,6 +21,7 @@ from tinsmith.torch.executable import Executable, Options
 from tinsmith.torch.layouts import tensors_in
 from tinsmith.torch.lowering import NoRule, is_getitem
 from tinsmith.torch.report import REPORT, GraphRecord
+from tinsmith.torch.saved import graph_values, propagated, report_strides, saved_for_backward
 from tinsmith.torch.sizes import SizeSymbols, VariableSizes, is_symbol
 
 MOST_RANGES: Final = 8  # programs with variable sizes of one graph
@@ -47,15 +47,16 @@ class CompiledGraph:
     A graph that cannot have variables has one ``Executable`` for each combination of its sizes.
 
     Args:
+        inputs: fake tensors and numbers of the strides that it will be called with.
         kind: "forward", "backward" or "inference".
     """
 
-    def __init__(self, module: Any, kind: str, options: Options) -> None:
+    def __init__(self, module: Any, inputs: Sequence[Any], kind: str, options: Options) -> None:
         self.module, self.options = module, options
         self.record = GraphRecord(kind)
         REPORT.graphs.append(self.record)
         self.nodes = list(module.graph.nodes)
-        self.values = {n: n.meta.get("val") for n in self.nodes}
+        self.values = graph_values(module, inputs)
         self.dynamic = any(map(_has_symbols, self.values.values()))
         self.symbols = SizeSymbols([n for n in self.nodes if n.op == "placeholder"], self.values)
         self.ranges: list[SizeRange] = []
@@ -67,15 +68,18 @@ class CompiledGraph:
             self.record.ops = sum(n.op == "call_function" and not is_getitem(n) for n in self.nodes)
             warnings.warn(f"tinsmith: PyTorch runs a {kind} graph, because of {self.refused}", stacklevel=2)
         elif not self.dynamic:
-            self.only = self._compile(self.values)
+            free = saved_for_backward(module) if kind == "forward" else set()
+            self.only = self._compile(self.values, free=free)
+            report_strides(module, self.only.strides)
 
     def _compile(self, values: dict[Any, Any], sizes: VariableSizes | None = None,
-                 refused: Mapping[Any, str] | None = None) -> Executable:
+                 refused: Mapping[Any, str] | None = None, free: Collection[Any] = ()) -> Executable:
         begin = time.perf_counter()
         try:
             with torch.utils._python_dispatch._disable_current_modes(), (
                     contextlib.nullcontext() if sizes is None else sizes.traced()):
-                found = Executable(self.module, values, self.record, self.options, sizes=sizes, refused=refused)
+                found = Executable(self.module, values, self.record, self.options, sizes=sizes, refused=refused,
+                                   free=free)
         finally:
             self.record.compile_seconds += time.perf_counter() - begin
         self.record.sizes += 1
@@ -86,7 +90,7 @@ class CompiledGraph:
         found = next((r.executable.at(key) for r in self.ranges if r.holds(key)), None)
         if found is not None:
             return found
-        values = _with_sizes(self.module, args)
+        values = propagated(self.module, args)
         if self.record.fixed or len(self.ranges) == MOST_RANGES:
             return self._compile(values)
         fixed: Executable | None = None
@@ -172,26 +176,9 @@ def _refused(nodes: Sequence[Any], values: Mapping[Any, Any]) -> str:
     return next(filter(None, map(reason_against_device, sorted(devices, key=str))), "")
 
 
-def _with_sizes(module: Any, args: Sequence[Any]) -> dict[Any, Any]:
-    """Return the values of all nodes as fake tensors and numbers for the sizes of ``args``."""
-    with torch.utils._python_dispatch._disable_current_modes(), FakeTensorMode(
-            allow_non_fake_inputs=True, static_shapes=True) as mode:
-        fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in args]
-        interpreter = torch.fx.Interpreter(module)
-        run_node, seen = interpreter.run_node, dict[Any, Any]()
-
-        def kept(n: Any) -> Any:
-            seen[n] = found = run_node(n)
-            return found
-
-        interpreter.run_node = kept
-        interpreter.run(*fakes)
-        return seen
-
-
 def compiler(kind: str, options: Options) -> Callable[[Any, Sequence[Any]], Any]:
     """Return the function that compiles AOTAutograd's graphs of one kind."""
-    return lambda module, inputs: make_boxed(CompiledGraph(module, kind, options))
+    return lambda module, inputs: make_boxed(CompiledGraph(module, inputs, kind, options))
 
 
 def make_boxed(graph: CompiledGraph) -> Callable[[list[Any]], Any]:

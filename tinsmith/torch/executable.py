@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -136,11 +137,16 @@ class Executable:
         devices: from PyTorch's device to ours.
         sizes: the sizes as expressions of variables; None: those in ``values``.
         refused: nodes that PyTorch must run, with the reasons.
+        free: nodes whose tensors may lie in another order than PyTorch's: only another graph of ours reads them.
+
+    Attributes:
+        strides: those of ``free`` that do, with their strides.
     """
 
     def __init__(self, module: Any, values: Mapping[Any, Any], record: GraphRecord, options: Options = DEFAULT,
                  devices: Callable[[Any], TorchDevice] = torch_device, sizes: VariableSizes | None = None,
-                 refused: Mapping[Any, str] | None = None) -> None:
+                 refused: Mapping[Any, str] | None = None, free: Collection[Any] = ()) -> None:
+        self.free, self.strides = free, dict[Any, tuple[int, ...]]()
         self.values, self.record, self.options, self.devices = values, record, options, devices
         self.sizes = FixedSizes(values) if sizes is None else sizes
         nodes = list(module.graph.nodes)
@@ -185,7 +191,7 @@ class Executable:
                 if self.options.strict or self.sizes.symbolic:
                     raise
                 self.reasons[error.node] = error.reason
-                self.registers, self.steps = dict(registers), []
+                self.registers, self.steps, self.strides = dict(registers), [], {}
                 continue
             break
         for step in self.steps:
@@ -243,7 +249,10 @@ class Executable:
                     inputs[n] = contiguous(meta)
                     copied.append(k)
             moved = [k for k, n in enumerate(inputs) if self.values[n].device not in (part.device, META)]
-            program = build(nodes, inputs, outputs, self.values, self.sizes, self.devices(part.device))
+            program = build(nodes, inputs, outputs, self.values, self.sizes, self.devices(part.device),
+                            self._free_outputs(outputs, mine, set(views.values())))
+            self.strides |= {n: r.strides for n, r in zip(outputs, program.results)
+                             if n in self.free and r.strides != metas[n].strides}
             self.steps.append(ProgramStep(program, [self.registers[n] for n in inputs],
                                           [self._register(n) for n in outputs], copied, moved, []))
         for n in empty:
@@ -257,13 +266,20 @@ class Executable:
         if freed:
             self.steps.append(_FreeStep(freed))
 
+    def _free_outputs(self, outputs: Sequence[Any], mine: set[Any], viewed: set[Any]) -> set[Any]:
+        """Return the outputs of a part that may be stored in any order: no view or op outside reads them."""
+        return set() if self.sizes.symbolic else {n for n in outputs if n in self.free and n not in viewed and all(
+            u in mine or u.op == "output" for u in n.users)}
+
     def _views(self, wanted: Sequence[Any], mine: set[Any]) -> tuple[list[Any], dict[Any, Any]]:
         """Return the nodes that need memory, and (view → the node whose memory it shares) among them.
 
         A value inside the part is stored itself if needed views cover it completely, so that no kernel copies it into
-        the order of a view.
+        the order of a view; unless the only view may be stored in any order.
         """
         found = {n: self._source(n, mine) for n in wanted}
+        count = Counter(found.values())
+        found |= {n: n for n, s in found.items() if n in self.free and s in mine and s not in found and count[s] == 1}
         seen: dict[Any, int] = {}
         for n, source in found.items():
             if source is not n and isinstance(self.values[source], torch.Tensor):

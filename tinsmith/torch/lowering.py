@@ -5,18 +5,20 @@ result is checked against PyTorch's shapes.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
+from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import DType
 from tinsmith.core.errors import TinsmithError
+from tinsmith.schedule.passes.layout_propagation import orders_computed
 from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.devices import TorchDevice, reason_against_device, torch_device
-from tinsmith.torch.layouts import DTYPES, Meta, is_dense, meta_of, placeholder, tensors_in
+from tinsmith.torch.layouts import DTYPES, Meta, is_dense, meta_of, ordered, placeholder, tensors_in
 from tinsmith.torch.program import TorchProgram, result_of
 from tinsmith.torch.rules import AtenRule, Unsupported, rule_for
 from tinsmith.torch.sizes import FixedSizes, VariableSizes
@@ -143,7 +145,7 @@ class NoRule(Exception):
 
 
 def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[Any], values: Mapping[Any, Any],
-          sizes: FixedSizes | VariableSizes, device: TorchDevice) -> TorchProgram:
+          sizes: FixedSizes | VariableSizes, device: TorchDevice, free: Collection[Any] = ()) -> TorchProgram:
     """Return the program of a part.
 
     Args:
@@ -153,6 +155,7 @@ def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[An
         values: node → fake tensor, nested tuple of them, or number, for the current sizes.
         sizes: the sizes of the nodes' results.
         device: the device that it runs on.
+        free: outputs that may be stored in another order of axes than PyTorch's.
 
     Raises:
         NoRule: naming the node that PyTorch must run.
@@ -161,13 +164,13 @@ def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[An
     random.restore((0, 0))  # a program's draws are numbered from 0; its calls bring the seed
     try:
         with device.current():
-            return _built(nodes, inputs, outputs, values, sizes, device)
+            return _built(nodes, inputs, outputs, values, sizes, device, free)
     finally:
         random.restore(stream)
 
 
 def _built(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[Any], values: Mapping[Any, Any],
-           sizes: FixedSizes | VariableSizes, device: TorchDevice) -> TorchProgram:
+           sizes: FixedSizes | VariableSizes, device: TorchDevice, free: Collection[Any]) -> TorchProgram:
     env: dict[Any, Any] = {}
     buffers = []
     for n, meta in inputs.items():
@@ -180,8 +183,10 @@ def _built(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[A
     for n in nodes:
         env[n] = env[n.args[0]][n.args[1]] if is_getitem(n) else _applied(n, env, values, sizes, device.name)
     tensors, results = [], []
-    for n in outputs:
-        tensor, result = result_of(env[n], sizes.meta(n), values[n].dtype)
+    orders = orders_computed([env[n].uop for n in outputs], [n in free for n in outputs], Device[device.name].target)
+    for n, order in zip(outputs, orders):
+        meta = sizes.meta(n)
+        tensor, result = result_of(env[n], meta if order is None else ordered(meta, order), values[n].dtype)
         tensors.append(tensor)
         results.append(result)
     return TorchProgram(device, buffers, tensors, results)

@@ -7,7 +7,9 @@ program has. The view moves up through all that is computed of it, to the output
 
     permute(a) + b   →   permute(a + permute⁻¹(b))       Σ permute(a)   →   permute(Σ a)       window(permute(a)) → …
 
-A node that the view cannot pass reads it as any other view. Values with no convolution below keep their order.
+So do the program's own views of rows of channels, as of a layer norm between convolutions, or of an input that lies
+channels last. A node that the view cannot pass reads it as any other view. Graphs without convolutions keep their
+order.
 
 ``store_normalized`` stores the 16-bit result of a product that is normalized by statistics of its channels (batch norm
 and its gradient): the kernels of the statistics and of the normalized value then read it once each, and nothing that is
@@ -16,7 +18,7 @@ computed of it is stored in 32 bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -43,21 +45,53 @@ Order = tuple[int, ...]
 _FIXED = (Ops.COPY, Ops.HOST, Ops.ASSIGN, Ops.SCATTER, Ops.SCAN, Ops.HISTOGRAM, Ops.GATHER)
 
 
-def propagate_layouts(roots: Sequence[UOp], target: Target) -> list[UOp]:
+def propagate_layouts(roots: Sequence[UOp], target: Target, kept: Collection[UOp] | None = None) -> list[UOp]:
     """Return the graph with convolutions of dtypes that a staged unit multiplies computed channels last.
 
-    Roots, and values that are copied, assigned or indexed, keep the order of their axes.
+    Values that are copied, assigned or indexed keep the order of their axes, and so do those in ``kept``.
+
+    Args:
+        kept: default: the roots.
     """
     units = _units(target)
     if not units:
         return list(roots)
     order = toposort(roots)
-    fixed = frozenset({*roots, *(s for n in order if n.op in _FIXED for s in n.src)})
+    fixed = frozenset({*(roots if kept is None else kept), *(s for n in order if n.op in _FIXED for s in n.src)})
     types = frozenset((u.a, u.acc) for u in units)
     if not any(n.op is Ops.PERMUTE or n.op is Ops.WINDOW for n in order):
         return list(roots)
-    pass_ = _Propagation(types, target.bulk_copy, fixed)
+    pass_ = _Propagation(types, target.bulk_copy, fixed, any(n.op is Ops.WINDOW for n in order))
     return rebuilt(roots, pass_.rule)
+
+
+def orders_computed(values: Sequence[UOp], free: Sequence[bool], target: Target) -> list[Order | None]:
+    """Return for each value of a graph the order of its axes in memory that costs no permutation, if it may be chosen.
+
+    Args:
+        free: True for values that may be stored in any order.
+
+    Returns:
+        Axes, the one with the largest stride first. None for a value whose order must stay, that no
+        convolution is below, or that is no permutation of what a kernel computes.
+    """
+    if not any(free) or not _units(target):
+        return [None] * len(values)
+    roots = rebuilt(values, lambda node, n: node.src[0] if n.op in FOR_GRADIENTS else node)
+    kept = frozenset(r for r, f in zip(roots, free) if not f)
+    found = propagate_layouts(roots, target, kept)
+    return [_order_below(new) if r not in kept and new is not r else None for r, new in zip(roots, found)]
+
+
+def _order_below(value: UOp) -> Order | None:
+    """Return the order of a value's axes below the permutations at its top; None if another view is below."""
+    order = tuple(range(value.ndim))
+    while value.op is Ops.PERMUTE:
+        order = tuple(value.arg[a] for a in order)
+        value = value.src[0]
+    while value.op is Ops.RESHAPE:
+        value = value.src[0]
+    return None if value.op.kind == "movement" or value.op is Ops.BUFFER else _inverse(order)
 
 
 def _units(target: Target) -> list[MatrixUnit]:
@@ -168,6 +202,7 @@ class _Propagation:
         types: operand and accumulator dtypes of staged units.
         vector: bytes that rows of channels must be a multiple of.
         fixed: nodes that keep the order of their axes.
+        windows: True for a graph with convolutions, in which any view of rows of channels moves up.
         orders: the views that move up → their orders.
         sides: results of products in the order [pixels, channels] → for each axis, the operand that has it.
     """
@@ -175,18 +210,20 @@ class _Propagation:
     types: frozenset[tuple[object, object]]
     vector: int
     fixed: frozenset[UOp]
+    windows: bool
     orders: dict[UOp, Order] = field(default_factory=dict)
     sides: dict[UOp, str] = field(default_factory=dict)
 
     def rule(self, node: UOp, n: UOp) -> UOp:
         """Return the rewritten node; ``n`` is the original one."""
         if n in self.fixed and node.op.kind != "movement":
-            return node
+            return self._fixed_sum(node)
         if node.op in (Ops.WINDOW, Ops.UNWINDOW) and _is_identity(node):
             return node.src[0]
         if node.op is Ops.REDUCE:
             return self._reduce(node)
-        if node.op is Ops.PERMUTE and self._interleaves(node):
+        if node.op is Ops.PERMUTE and (
+                self._interleaves(node) if node.src[0] in self.sides else self.windows and _turns_rows(node)):
             self.orders[node] = node.arg
             return node
         if node.op is Ops.CAST and node.src[0] in self.sides:
@@ -244,6 +281,14 @@ class _Propagation:
             return node
         back = _inverse(moved)
         return self._view(self._product(node.src[0], moved).reduce(op, tuple(back[a] for a in axes)), back)
+
+    def _fixed_sum(self, node: UOp) -> UOp:
+        """Return a reduction of a view, as a bias gradient, whose axes keep their order as a reduction below the view;
+        other nodes as they are."""
+        if node.op is not Ops.REDUCE or node.src[0] not in self.orders:
+            return node
+        moved = self._reduce(node)
+        return moved.contiguous() if moved.op is Ops.RESHAPE else node
 
     def _product(self, x: UOp, order: Order) -> UOp:
         """Return ``x.permute(order)`` of windows over a product, as the same windows of a product over other axes."""
@@ -320,6 +365,13 @@ class _Propagation:
 
 def _is_view(node: UOp) -> bool:
     return node.op.kind == "movement" or node.op is Ops.CAST
+
+
+def _turns_rows(node: UOp) -> bool:
+    """Return True for a view that moves the last axis of what is below in front of two others: channels of images that
+    lie in rows in memory, or are computed in rows. (The transposed keys of attention are moved in front of one.)"""
+    rank = node.ndim
+    return 0 < node.arg.index(rank - 1) < rank - 2 and all(isinstance(s, int) and s > 1 for s in node.shape)
 
 
 def _is_identity(node: UOp) -> bool:
