@@ -28,7 +28,8 @@ class GpuModel(NamedTuple):
     loads: int = 4  # loads in flight per thread in a loop; twice as many down a column
     columns: int = 32  # threads along a row where threads share the way down the columns
     ways: int = 8  # threads that share one column, at most
-    together: int = 2  # rows or windows that one thread computes at a time
+    together: int = 2  # rows of a gather, or vectors of windows, that one thread computes at a time
+    few_more: float = 1.25  # loads per term of a tile of windows, relative to the fewest, to save registers
     tile: int = 64  # side of a tile that is transposed through local memory, in elements
     tile_rows: int = 8  # elements of such a tile per thread
     enough: int = 1 << 13  # results from which on each gets its own thread, without shared reductions

@@ -19,7 +19,7 @@ from tinsmith.ir.matrix_unit import ROW_BYTES
 from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
-from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of
+from tinsmith.schedule.fusion.fan_in import below_reshapes, ranges_of, read_by
 from tinsmith.schedule.passes.channels_last import TileCut, tile_cut
 from tinsmith.schedule.passes.rewrites import rebuilt, reduced_below_reshape
 from tinsmith.schedule.values import views_of
@@ -93,12 +93,37 @@ def _split(node: UOp, target: Target) -> UOp:
     found = _cut(node, target)
     if found is None:
         return _split_unevenly(node, target)
-    op = node.arg[0]
-    partial = found.apart(node.src[0]).reduce(op, found.axes).permute(found.first).contiguous()
-    total = partial.reduce(op, (found.first.index(found.axis),))
-    if [a for a in found.first if a != found.axis] != sorted({*found.first} - {found.axis}):
+    op, x, summed = node.arg[0], found.apart(node.src[0]), {found.axis}
+    if _adds_products(node) and (again := _cut_again(node, found, target)) is not None:
+        x, summed, found = x.reshape(again.shape), {again.axis, found.axis + (found.axis > again.axis)}, again
+    partial = x.reduce(op, found.axes).permute(found.first).contiguous()
+    total = partial.reduce(op, tuple(sorted(map(found.first.index, summed))))
+    if [a for a in found.first if a not in summed] != sorted({*found.first} - summed):
         total = total.permute(tuple(found.first.index(a) for a in range(total.ndim)))
     return total.reshape(node.shape)
+
+
+def _cut_again(node: UOp, cut: _Cut, target: Target) -> _Cut | None:
+    """Return the split of a second axis, where the first one leaves the threads of a grid without work: of products
+    that no tile shares, as those of the weights of a convolution of single channels. Each thread computes a few."""
+    results = 4 * target.cores * target.resident * (target.costs.cuts.thread_products > 0)
+    wished = results // (node.size * cut.shape[cut.axis])
+    others = [a for a in cut.axes if a != cut.axis + 1 and cut.shape[a] > 1]
+    if wished < 2 or not others or _is_matmul(node):
+        return None
+    chunks = _chunks(cut.shape[others[0]], wished, 2)
+    return None if chunks is None else _at(
+        cut.shape, cut.axes, others[0], (chunks, cut.shape[others[0]] // chunks), cut.first)
+
+
+def _is_matmul(node: UOp) -> bool:
+    """Return True for a sum of products of which each factor has results of its own (rows or columns)."""
+    product, axes = node.src[0], node.arg[1]
+    index = ranges_of(product.shape)
+    a, b = (frozenset().union(*(i.ranges for i in read_by(
+        f, index, lambda v: v.op.kind == "movement" or v.op is Ops.CAST, lambda v: False).place)) for f in product.src)
+    kept = frozenset(r for n, i in enumerate(index) if n not in axes for r in i.ranges)
+    return not (kept & a <= b or kept & b <= a)
 
 
 def _split_unevenly(node: UOp, target: Target) -> UOp:

@@ -4,4 +4,5 @@
   and general reductions.
 - ``rings.py``: contractions, and chains of them (attention), on a unit that reads the slots of a ring (``wgmma``).
 - ``bandwidth.py``: memory-bound kernels: row and column reductions, maps.
+- ``windows.py``: sums over overlapping windows: pools, convolutions of single channels, and their gradients.
 """

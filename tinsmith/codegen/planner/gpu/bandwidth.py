@@ -273,22 +273,6 @@ def _reads_alike(kernel: Kernel, target: Target, p: UOp, r: UOp) -> bool:
     return bool(loads) and all(inner in f.ranges for f in trial.folds) and all(inner not in n.ranges for n in loads)
 
 
-def window_opts(kernel: Kernel, target: Target) -> bool:
-    """Unroll windows of a few elements, two overlapping ones per thread, which share their loads. Return False if
-    windows do not overlap."""
-    if kernel.ordered or kernel.products or not all(
-            0 < math.prod(_fixed(r) for r in f.src[1:]) <= target.blocks.short for f in kernel.folds):
-        return False
-    sliding = next((r for r in kernel.parallel if _splits(kernel, target, r) and _overlap(kernel, r)), None)
-    if sliding is None:
-        return False
-    split(kernel, OptOps.UPCAST, sliding, target.blocks.together)
-    for r in list(kernel.reduces):
-        split(kernel, OptOps.UNROLL, r, range_size(r))
-    thread_opts(kernel, target)
-    return True
-
-
 def _fixed(r: UOp) -> int:
     """Return a range's size; 0 if it is symbolic."""
     size = range_size(r)
@@ -301,13 +285,6 @@ def _splits(kernel: Kernel, target: Target, r: UOp) -> bool:
     return (r.arg[1] is Role.GLOBAL and _fixed(r) > 0 == _fixed(r) % target.blocks.together
             and results_of(kernel) >= target.blocks.together * target.cores * target.resident
             and all(s.op is Ops.STORE and stride_of(s.src[1], r) not in (None, 0, 1) for s in kernel.stores))
-
-
-def _overlap(kernel: Kernel, r: UOp) -> bool:
-    """Return True if windows at adjacent steps of ``r`` overlap: the step is shorter than a side of the window."""
-    steps = [(stride_of(n.src[1], r) or 0, stride_of(n.src[1], q) or 0, range_size(q))
-             for n in kernel.loads for q in kernel.reduces]
-    return any(q and 0 < p < q * size and p % q == 0 for p, q, size in steps)
 
 
 def listed_opts(kernel: Kernel, target: Target) -> bool:

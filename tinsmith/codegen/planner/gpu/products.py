@@ -33,9 +33,9 @@ from tinsmith.codegen.planner.gpu.bandwidth import (
     thread_opts,
     transpose_opts,
     vector_opts,
-    window_opts,
 )
 from tinsmith.codegen.planner.gpu.rings import chain_ways, ring_ways
+from tinsmith.codegen.planner.gpu.windows import window_opts
 from tinsmith.codegen.planner.roofline import cycles
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.stages import converted
@@ -362,9 +362,9 @@ def map_opts(kernel: Kernel, target: Target) -> bool:
     return True
 
 _products = ring_ways, product_ways
-_rows = _ways(("segment sums", listed_opts), ("threads of a block share each row", row_opts),
+_rows = _ways(("segment sums", listed_opts), ("overlapping windows per thread", window_opts),
+              ("threads of a block share each row", row_opts),
               ("coalesced threads along columns", column_opts), ("several short sums per thread", short_sum_opts),
-              ("two overlapping windows per thread", window_opts),
               ("threads of a block share long reductions", sum_opts))
 _maps = _ways(("transpose through local memory", transpose_opts), ("coalesced threads", map_opts))
 BLOCKS: dict[type[Structure], tuple[Generator, ...]] = {
