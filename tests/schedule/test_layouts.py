@@ -14,6 +14,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.interpret.tensor import evaluate
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.passes.layout_propagation import orders_computed, propagate_layouts
+from tinsmith.schedule.passes.polyphase_conv import sum_by_phase
 from tinsmith.schedule.passes.split_reductions import split_reductions
 
 CUDA = cuda_target("sm_90a")
@@ -120,6 +121,28 @@ def test_sums_that_are_roots_read_rows() -> None:
     assert made.shape == total.shape
     assert orders(total) == [(8, 14, 14, 32), (32,)]
     assert [n.src[0].shape for n in toposort([made]) if n.op is Ops.REDUCE and n.size == 32] == [(8, 14, 14, 32)]
+
+
+def test_groups_of_channels_move_inside() -> None:
+    """In the gradient of the image of a strided grouped convolution, whose statistics read short runs of memory."""
+    w = Tensor.empty(40, 8, 3, 3, dtype=dtypes.bfloat16)
+    x = Tensor.empty(8, 40, 28, 28, dtype=dtypes.bfloat16, requires_grad=True)
+    y = x.conv2d(w, stride=2, padding=1, groups=5)
+    (grad,) = y.gradient(x, gradient=Tensor.empty(*y.shape, dtype=dtypes.bfloat16))
+    assert orders(grad.float().sum((0, 2, 3))) == [(8, 30, 30, 5, 8), (40,)]
+    assert orders((grad.float() * 2).relu().sum((0, 2, 3))) == [(8, 30, 30, 5, 8), (40,)]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_phases_are_stored_as_rows_of_channels(size: int) -> None:
+    """Windows side by side, as of patches: a kernel reads the gradient of an image by rows of its channels."""
+    x = Tensor.empty(8, 64, 28, 28, dtype=dtypes.bfloat16, requires_grad=True)
+    y = x.conv2d(Tensor.empty(32, 64, size, size, dtype=dtypes.bfloat16), stride=size)
+    (grad,) = y.gradient(x, gradient=Tensor.empty(*y.shape, dtype=dtypes.bfloat16))
+    made = sum_by_phase(propagate_layouts([(grad.permute(0, 2, 3, 1).float() * 2).uop], CUDA), CUDA)
+    (stored,) = [n for n in toposort(made) if n.op is Ops.CONTIGUOUS]
+    shape = [s for s in stored.shape if s > 1]
+    assert shape == [8, 28 // size, size, 28 // size, size, 64]
 
 
 def test_orders_in_which_values_are_computed() -> None:

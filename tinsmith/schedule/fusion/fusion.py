@@ -259,10 +259,10 @@ class Fusion:
         """Store the value below a view, so that all views share it; a view of less than half its elements is stored
         itself, unless such views cover the value."""
         value = source
-        while value.op is Ops.CAST and value.dtype.is_float and value.src[0].dtype.is_float and (
-                value.src[0].dtype.itemsize <= min(self.costs.chain_bytes, value.dtype.itemsize - 1) and (
-                    value.src[0].op.kind == "movement")):
-            value = value.src[0]  # the dtype that the matrix unit of a chain reads
+        while (below := value.base).op is Ops.CAST and below.dtype.is_float and below.src[0].dtype.is_float and (
+                below.src[0].dtype.itemsize <= min(self.costs.chain_bytes, below.dtype.itemsize - 1) and (
+                    below.src[0].op.kind == "movement")):
+            value = below.src[0]  # the dtype that the matrix unit of a chain reads; padding is not stored
         few = size_of(value.base) > 2 * size_of(value) and not self.analysis.is_covered(value.base)
         node = value if few else value.base
         node = narrower(node) or node

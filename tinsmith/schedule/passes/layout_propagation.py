@@ -61,7 +61,7 @@ def propagate_layouts(roots: Sequence[UOp], target: Target, kept: Collection[UOp
     types = frozenset((u.a, u.acc) for u in units)
     if not any(n.op is Ops.PERMUTE or n.op is Ops.WINDOW for n in order):
         return list(roots)
-    pass_ = _Propagation(types, target.bulk_copy, fixed, any(n.op is Ops.WINDOW for n in order))
+    pass_ = _Propagation(types, target.bulk_copy, fixed, any(n.op in (Ops.WINDOW, Ops.UNWINDOW) for n in order))
     return rebuilt(roots, pass_.rule)
 
 
@@ -274,6 +274,8 @@ class _Propagation:
         sides = self._sides(node, body)
         fits = self._has_unit(node, body)
         moved = _channels_inside(sides) if fits and self._has_rows(node, sides) else None
+        if moved is None and fits and body is not node.src[0]:  # the gradient of an image
+            moved = _groups_inside(sides) if self._has_rows(node, sides, sides.replace(".", "")[-1:]) else None
         if moved is None and not {"a", "b"} <= set(sides):  # no matrix: windows of each channel
             moved = next((_inverse(self.orders[f]) for f in body.src if f in self.orders), None)
         if moved is None:
@@ -312,9 +314,9 @@ class _Propagation:
         return len({stored_type(f) for f in product.src}) == 1 and (
             (stored_type(product.src[0]), node.dtype) in self.types)
 
-    def _has_rows(self, node: UOp, sides: str) -> bool:
-        """Return True if full vectors of channels can be stored."""
-        inner = _inner(sides)
+    def _has_rows(self, node: UOp, sides: str, inner: str = "") -> bool:
+        """Return True if full vectors of channels, of the operand ``inner``, can be stored."""
+        inner = inner or _inner(sides)
         row = math.prod(s for s, side in zip(node.shape, sides) if side in (inner, "c"))
         return bool(row * 2 % self.vector == 0)
 
@@ -399,6 +401,22 @@ def _channels_inside(sides: str) -> Order | None:
     inner = _inner(sides)
     outer = {"a": "b", "b": "a"}.get(inner, "")
     if not inner or inner not in sides or outer not in sides[: sides.index(inner)]:
+        return None
+    rank = {"c": 1, inner: 2}
+    return tuple(sorted(range(len(sides)), key=lambda a: rank.get(sides[a], 0)))
+
+
+def _groups_inside(sides: str) -> Order | None:
+    """Return the order of axes that moves groups of channels, which both operands have, behind pixels, where channels
+    are last; None if no group lies between pixels.
+
+    >>> _groups_inside("acaab"), _groups_inside("caab")
+    ((0, 2, 3, 1, 4), None)
+    """
+    inner = sides.replace(".", "")[-1:]
+    outer = {"a": "b", "b": "a"}.get(inner, "")
+    group = sides.find("c")
+    if not outer or group < 0 or outer not in sides[:group] or outer not in sides[group:]:
         return None
     rank = {"c": 1, inner: 2}
     return tuple(sorted(range(len(sides)), key=lambda a: rank.get(sides[a], 0)))

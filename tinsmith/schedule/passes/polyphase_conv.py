@@ -117,9 +117,13 @@ def _sum(node: UOp, target: Target) -> UOp:
             y = _phase(y, p, not target.costs.join)
         for w in windows:
             y = y if any(p.window is w for p in plain) else y.unwindow(dense.get(w, w))
-        y = y.reduce("ADD", axes).alu("CONTIGUOUS")
+        y = y.reduce("ADD", axes)
         beyond = {p.window.axis: _inputs(p) - p.window.outputs for p in plain}
-        y = _placed(y.pad(tuple((0, beyond.get(a, 0)) for a in range(y.ndim))), parts)
+        whole = not any(beyond.values()) and all(p.end - p.first == p.window.stride for p in parts)
+        if whole and not target.costs.join:  # stored where they are read: as rows of channels
+            y = _placed(y, parts, stored=True)
+        else:
+            y = _placed(y.alu("CONTIGUOUS").pad(tuple((0, beyond.get(a, 0)) for a in range(y.ndim))), parts)
         total = y if total is None else total + y
     assert total is not None
     return total
@@ -262,14 +266,15 @@ def _inputs(p: _Phases) -> int:
     return -(-p.window.inputs // p.window.stride)
 
 
-def _placed(x: UOp, parts: Sequence[_Phases]) -> UOp:
-    """Return the positions with their phases interleaved, and 0 in phases outside ``parts``;
-    phases are the last axes of x."""
+def _placed(x: UOp, parts: Sequence[_Phases], stored: bool = False) -> UOp:
+    """Return the positions with their phases interleaved, and 0 in phases outside ``parts``; phases are the last axes
+    of x. If ``stored``, the positions are stored in that order."""
     rank = x.ndim - len(parts)
     beyond = {rank + n: (p.first, p.window.stride - p.end) for n, p in enumerate(parts)}
     x = x.pad(tuple(beyond.get(a, (0, 0)) for a in range(x.ndim)))
     phases = {p.window.axis: rank + n for n, p in enumerate(parts)}
     x = x.permute(tuple(b for a in range(rank) for b in ((a, phases[a]) if a in phases else (a,))))
+    x = x.alu("CONTIGUOUS") if stored else x
     inputs = {p.window.axis: p.window.inputs for p in parts}
     sizes = iter(x.shape)
     x = x.reshape(tuple(next(sizes) * (next(sizes) if a in phases else 1) for a in range(rank)))
