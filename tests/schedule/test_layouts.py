@@ -135,14 +135,15 @@ def test_groups_of_channels_move_inside() -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_phases_are_stored_as_rows_of_channels(size: int) -> None:
-    """Windows side by side, as of patches: a kernel reads the gradient of an image by rows of its channels."""
+    """Windows side by side, as of patches: a kernel reads the gradient of an image by rows of its channels, and its
+    product reads such rows of the weights."""
     x = Tensor.empty(8, 64, 28, 28, dtype=dtypes.bfloat16, requires_grad=True)
     y = x.conv2d(Tensor.empty(32, 64, size, size, dtype=dtypes.bfloat16), stride=size)
     (grad,) = y.gradient(x, gradient=Tensor.empty(*y.shape, dtype=dtypes.bfloat16))
     made = sum_by_phase(propagate_layouts([(grad.permute(0, 2, 3, 1).float() * 2).uop], CUDA), CUDA)
-    (stored,) = [n for n in toposort(made) if n.op is Ops.CONTIGUOUS]
-    shape = [s for s in stored.shape if s > 1]
-    assert shape == [8, 28 // size, size, 28 // size, size, 64]
+    weights, stored = ([s for s in n.shape if s > 1] for n in toposort(made) if n.op is Ops.CONTIGUOUS)
+    assert weights == [size, size, 32, 64]
+    assert stored == [8, 28 // size, size, 28 // size, size, 64]
 
 
 def test_orders_in_which_values_are_computed() -> None:

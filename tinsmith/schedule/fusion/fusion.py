@@ -263,7 +263,8 @@ class Fusion:
                 below.src[0].dtype.itemsize <= min(self.costs.chain_bytes, below.dtype.itemsize - 1) and (
                     below.src[0].op.kind == "movement")):
             value = below.src[0]  # the dtype that the matrix unit of a chain reads; padding is not stored
-        few = size_of(value.base) > 2 * size_of(value) and not self.analysis.is_covered(value.base)
+        few = size_of(value.base) > (2 if value is source else 1) * size_of(value) and not (
+            self.analysis.is_covered(value.base))
         node = value if few else value.base
         node = narrower(node) or node
         self.store(node, verdict)

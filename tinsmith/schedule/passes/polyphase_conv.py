@@ -22,7 +22,7 @@ from tinsmith.core.dtypes import DType
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.ops.op import is_product
 from tinsmith.ir.uop import Window
-from tinsmith.schedule.fusion.fan_in import columns_of
+from tinsmith.schedule.fusion.fan_in import columns_of, stored_type
 from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.schedule.values import views_of
 from tinsmith.target.target import Target
@@ -112,21 +112,37 @@ def _sum(node: UOp, target: Target) -> UOp:
         # phases of one term are no windows: a plain product, whose results are 0 after the last window
         plain = [p for p in parts if p.terms == 1 and _inputs(p) >= p.window.outputs and not target.costs.join]
         dense = {p.window: replace(p.window, stride=1, inputs=_inputs(p)) for p in parts if p not in plain}
-        y = x
+        beyond = {p.window.axis: _inputs(p) - p.window.outputs for p in plain}
+        stored = not target.costs.join and not any(beyond.values()) and all(
+            p.end - p.first == p.window.stride for p in parts)
+        y = _by_place(x, [w.window_axis for w in windows]) if stored and is_product(x) else x
         for p in parts:
             y = _phase(y, p, not target.costs.join)
         for w in windows:
             y = y if any(p.window is w for p in plain) else y.unwindow(dense.get(w, w))
         y = y.reduce("ADD", axes)
-        beyond = {p.window.axis: _inputs(p) - p.window.outputs for p in plain}
-        whole = not any(beyond.values()) and all(p.end - p.first == p.window.stride for p in parts)
-        if whole and not target.costs.join:  # stored where they are read: as rows of channels
-            y = _placed(y, parts, stored=True)
+        if stored:  # where they are read: as rows of channels
+            y = _placed(y, parts, stored)
         else:
             y = _placed(y.alu("CONTIGUOUS").pad(tuple((0, beyond.get(a, 0)) for a in range(y.ndim))), parts)
         total = y if total is None else total + y
     assert total is not None
     return total
+
+
+def _by_place(product: UOp, places: Sequence[int]) -> UOp:
+    """Return a product whose repeated factors that have places of a window, the weights, are copied place by place:
+    rows of channels, as the results are."""
+    def copied(factor: UOp) -> UOp:
+        if factor.op is not Ops.EXPAND or all(factor.src[0].shape[a] == 1 for a in places):
+            return factor
+        small, rank = factor.src[0], factor.ndim
+        order = (*places, *(a for a in range(rank) if a not in places))
+        back = tuple(order.index(a) for a in range(rank))
+        copy = small.permute(order).cast(stored_type(small)).contiguous().cast(small.dtype)
+        return copy.permute(back).expand(factor.shape)
+
+    return product.replace(src=tuple(map(copied, product.src)))
 
 
 class _Channels(NamedTuple):
