@@ -21,7 +21,15 @@ from tinsmith.torch.executable import Executable, Options
 from tinsmith.torch.layouts import tensors_in
 from tinsmith.torch.lowering import NoRule, is_getitem
 from tinsmith.torch.report import REPORT, GraphRecord
-from tinsmith.torch.saved import graph_values, propagated, report_strides, saved_for_backward
+from tinsmith.torch.saved import (
+    Restrided,
+    graph_values,
+    propagated,
+    report_strides,
+    restrided,
+    saved_for_backward,
+    with_strides,
+)
 from tinsmith.torch.sizes import SizeSymbols, VariableSizes, is_symbol
 
 MOST_RANGES: Final = 8  # programs with variable sizes of one graph
@@ -56,7 +64,7 @@ class CompiledGraph:
         self.record = GraphRecord(kind)
         REPORT.graphs.append(self.record)
         self.nodes = list(module.graph.nodes)
-        self.values = graph_values(module, inputs)
+        self.values, self.strides = graph_values(module, inputs), dict[int, tuple[int, ...]]()
         self.dynamic = any(map(_has_symbols, self.values.values()))
         self.symbols = SizeSymbols([n for n in self.nodes if n.op == "placeholder"], self.values)
         self.ranges: list[SizeRange] = []
@@ -66,11 +74,24 @@ class CompiledGraph:
         if self.refused:
             self.record.refused = self.refused
             self.record.ops = sum(n.op == "call_function" and not is_getitem(n) for n in self.nodes)
+            self.strides = {i.number: i.graph for i in restrided(module, inputs)}
             warnings.warn(f"tinsmith: PyTorch runs a {kind} graph, because of {self.refused}", stacklevel=2)
         elif not self.dynamic:
             free = saved_for_backward(module) if kind == "forward" else set()
             self.only = self._compile(self.values, free=free)
             report_strides(module, self.only.strides)
+            self._keep_strides(restrided(module, inputs))
+
+    def _keep_strides(self, inputs: Sequence[Restrided]) -> None:
+        """Give the programs saved tensors with the strides that they were compiled for, whatever hooks return; where
+        PyTorch runs an op, those of its graph, which its kernels may rely on."""
+        assert self.only is not None
+        self.strides = {i.number: i.given for i in inputs}
+        if inputs and any(self.only.reasons.values()):
+            self.strides = {i.number: i.graph for i in inputs}
+            self.values = {n: n.meta.get("val") for n in self.nodes}
+            self.record.sizes = 0
+            self.only = self._compile(self.values)
 
     def _compile(self, values: dict[Any, Any], sizes: VariableSizes | None = None,
                  refused: Mapping[Any, str] | None = None, free: Collection[Any] = ()) -> Executable:
@@ -143,6 +164,8 @@ class CompiledGraph:
 
     def __call__(self, args: list[Any]) -> Any:
         self.record.calls += 1
+        for k, strides in self.strides.items():
+            args[k] = with_strides(args[k], strides)
         if self.only is not None:
             return self.only(args)
         if self.refused:

@@ -6,7 +6,7 @@ The backward graph is compiled for these.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._guards import TracingContext
@@ -23,6 +23,8 @@ def saved_for_backward(module: Any) -> set[Any]:
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None or context.output_strides is None:
         return set()
+    if any(isinstance(n.target, torch._ops.HigherOrderOperator) for n in module.graph.nodes):
+        return set()  # their graphs are compiled for PyTorch's strides
     returned = _returned(module)
     count = context.fw_metadata.num_forward
     saved = {n for n in returned[count:] if isinstance(n, torch.fx.Node) and n.op == "call_function"}
@@ -36,6 +38,28 @@ def report_strides(module: Any, strides: Mapping[Any, tuple[int, ...]]) -> None:
         context.output_strides.extend(strides.get(n) for n in _returned(module))
 
 
+class Restrided(NamedTuple):
+    """An input of a graph that is given with other strides than the graph's: its number, and both strides."""
+
+    number: int
+    given: tuple[int, ...]
+    graph: tuple[int, ...]
+
+
+def restrided(module: Any, inputs: Sequence[Any]) -> list[Restrided]:
+    """Return the inputs of a graph that are given with other strides."""
+    places = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
+    return [Restrided(k, tuple(t.stride()), tuple(value.stride())) for k, (value, t) in enumerate(zip(places, inputs))
+            if _is_restrided(value, t)]
+
+
+def with_strides(t: Any, strides: Sequence[int]) -> Any:
+    """Return a tensor with these strides; a copy if it has others, as what hooks of saved tensors return."""
+    if t.stride() == strides:
+        return t
+    return torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
+
+
 def graph_values(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
     """Return the values of a graph's nodes as fake tensors and numbers, for inputs of any strides.
 
@@ -43,15 +67,14 @@ def graph_values(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
     """
     nodes = list(module.graph.nodes)
     values = {n: n.meta.get("val") for n in nodes}
-    places = [n for n in nodes if n.op == "placeholder"]
-    if not any(_is_restrided(values[n], t) for n, t in zip(places, inputs)):
+    if not restrided(module, inputs):
         return values
     fresh = propagated(module, inputs)
     for n in nodes:
         if n.target is VIEW and not _shares_memory(fresh[n], fresh[n.args[0]]):
             n.target = RESHAPE
     module.recompile()
-    returned = {n for n in _returned(module) if isinstance(n, torch.fx.Node)} - set(places)
+    returned = {n for n in _returned(module) if isinstance(n, torch.fx.Node) and n.op != "placeholder"}
     return {n: values[n] if n in returned and _base(n) in returned else fresh.get(n, values[n]) for n in nodes}
 
 
