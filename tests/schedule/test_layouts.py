@@ -177,3 +177,19 @@ def test_statistics_of_groups_of_channels_go_down_columns() -> None:
     inputs = {n: x.numpy().reshape(-1) for n in toposort(roots) if n.op is Ops.BUFFER}
     for want, got in zip(evaluate(roots, inputs), evaluate(made, inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(("channels", "side", "size", "stride"), [(16, 24, 3, 1), (24, 17, 5, 2), (8, 32, 3, 1)])
+def test_weight_gradients_of_single_channels_are_split_along_rows_too(channels: int, side: int, size: int,
+                                                                      stride: int) -> None:
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.integers(-3, 4, (64, side, side, channels)).astype(np.float32)).realize()
+    w = Tensor(np.ones((channels, 1, size, size), np.float32), requires_grad=True).realize()
+    y = x.permute(0, 3, 1, 2).conv2d(w, groups=channels, stride=stride, padding=1)
+    flow = Tensor(rng.integers(-3, 4, y.shape).astype(np.float32)).realize()
+    roots = [y.gradient(w, gradient=flow)[0].uop]
+    made = split_reductions(roots, CUDA)
+    (partial,) = [n for n in toposort(made) if n.op is Ops.CONTIGUOUS]
+    assert sum(s > 1 for s in partial.shape) == 5, "two axes of chunks, the channels and the places in the window"
+    inputs = {t.uop.base: t.numpy().reshape(-1) for t in (x, w, flow)}
+    np.testing.assert_array_equal(evaluate(made, inputs)[0], evaluate(roots, inputs)[0])

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch._guards import TracingContext
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from tinsmith.torch.lowering import is_getitem, is_view
 
@@ -89,8 +89,9 @@ def _base(node: Any) -> Any:
 
 
 def propagated(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
-    """Return the values of all nodes as fake tensors and numbers for inputs, of which views may need copies."""
-    found = torch._guards.detect_fake_mode(inputs)
+    """Return the values of all nodes as fake tensors and numbers for inputs of any strides: a view that these do not
+    allow is a copy."""
+    found = next((t.fake_mode for t in inputs if isinstance(t, FakeTensor)), None)
     with torch.utils._python_dispatch._disable_current_modes(), (
             found or FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)) as mode:
         fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) and found is None else a

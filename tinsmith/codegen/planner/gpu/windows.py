@@ -25,6 +25,10 @@ from tinsmith.ir.structure import Role, range_size
 from tinsmith.target.target import Target
 
 NEAR: Final = 16  # bytes between the elements of adjacent threads, at most: a warp reads four lines of memory
+ADJACENT: Final = 8  # such threads, at least
+PLACES: Final = 8  # places that a thread computes, or threads of a block that share lines, at most
+RESIDENT: Final = 1 / 8  # share of the resident threads that keep all cores busy: each has many loads in flight
+REGISTERS: Final = 40  # sums and loaded elements of a thread, at most
 
 
 class WindowTile(NamedTuple):
@@ -76,7 +80,7 @@ def _share_lines(kernel: Kernel, target: Target, across: UOp) -> None:
     its weights: they read the same lines, which are then in the core's cache."""
     for r in kernel.parallel:
         size = range_size(r)
-        short = r.arg[1] is Role.GLOBAL and isinstance(size, int) and 1 < size <= target.blocks.lanes
+        short = r.arg[1] is Role.GLOBAL and isinstance(size, int) and 1 < size <= PLACES
         if r is not across and short and any(_slides(n, r, q) for n in kernel.loads for q in kernel.reduces):
             split(kernel, OptOps.LOCAL, across, amount_for(range_size(across), target.blocks.most_threads // size))
             split(kernel, OptOps.LOCAL, kernel.numbered[r.arg[0]], size)
@@ -96,8 +100,8 @@ def _terms(kernel: Kernel) -> int:
 
 
 def _enough(target: Target) -> int:
-    """Return the number of threads that keep all cores busy while each has many loads in flight."""
-    return target.cores * target.resident // target.blocks.lanes
+    """Return the number of threads that keep all cores busy."""
+    return int(target.cores * target.resident * RESIDENT)
 
 
 def _tiles(kernel: Kernel, target: Target) -> Iterator[WindowTile]:
@@ -109,18 +113,18 @@ def _tiles(kernel: Kernel, target: Target) -> Iterator[WindowTile]:
         return
     for p, q in itertools.product(places, summed):
         slid = [n for n in kernel.loads if stride_of(n.src[1], p) and stride_of(n.src[1], q)]
-        if not any(_is_near(slid, r) and range_size(r) >= target.blocks.lanes for r in kernel.parallel if r is not p):
+        if not any(_is_near(slid, r) and range_size(r) >= ADJACENT for r in kernel.parallel if r is not p):
             continue  # the threads of a warp would read a line each
         steps = [(stride_of(n.src[1], p), stride_of(n.src[1], q)) for n in kernel.loads]
         strides = [(a, b) for a, b in steps if a is not None and b is not None]
         if len(strides) < len(steps):
             continue
-        for u, v in itertools.product(_divisors(range_size(p), target.blocks.lanes),
+        for u, v in itertools.product(_divisors(range_size(p), PLACES),
                                       _divisors(range_size(q), target.blocks.short)):
             each = [_distinct(a, b, u, v) for a, b in strides]
             overlap = any(a and b and n < u * v for n, (a, b) in zip(each, strides))
             registers = u * len(kernel.folds) + sum(each)
-            if u > 1 and overlap and registers <= target.blocks.thread_values // 2 and (
+            if u > 1 and overlap and registers <= REGISTERS and (
                     results_of(kernel) >= u * _enough(target)):
                 yield WindowTile(sum(each) / (u * v), registers, p, q, u, v)
 
