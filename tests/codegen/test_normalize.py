@@ -3,12 +3,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.codegen.running import run_on
+from tests.codegen.running import expected, run_on
+from tinsmith.backend.device import Device
+from tinsmith.codegen.compile_kernel import begin
 from tinsmith.codegen.lower.lower import lower
 from tinsmith.codegen.lower.normalize import normal_form, normalize
 from tinsmith.core.dtypes import DType, dtypes
 from tinsmith.ir import Ops, UOp
+from tinsmith.ir.graphs import joined
 from tinsmith.ir.rewrite import Rule
 from tinsmith.ir.uop import toposort
 
@@ -51,3 +56,23 @@ def test_a_sum_over_one_place_is_a_load(dtype: DType, shifted: bool, device: str
 def test_a_dtype_too_small_for_the_range_stays_a_sum() -> None:
     sums = [n for n in toposort(normalize(lower(_picked(dtypes.uint8, 300, False)))) if n.op is Ops.FOLD]
     assert len(sums) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 5), st.sampled_from((1, 2, 4, 7, 8, 12, 32)),
+       st.sampled_from((dtypes.float32, dtypes.float16, dtypes.int64)), st.booleans(), st.booleans())
+def test_rows_of_heads(heads: list[int], rows: int, width: int, dtype: DType, summed: bool, shared: bool) -> None:
+    """Heads that lie apart in memory become the columns of a matrix, as a map, a sum over rows, or both."""
+    parts = [UOp(Ops.PARAM, dtype, (), (1 + (summed and shared) + n, (h, rows, width))) for n, h in enumerate(heads)]
+    matrix = joined([x.permute((1, 0, 2)).reshape((rows, x.shape[0] * width)) for x in parts], 1)
+    values = (matrix + matrix, *([(matrix * matrix).reduce(Ops.ADD, (0,))] if summed else []))
+    sink = UOp(Ops.SINK, None, values if shared or not summed else values[1:])
+    rng = np.random.default_rng(0)
+    inputs = {x: rng.integers(-3, 4, x.shape).astype(dtype.numpy) for x in parts}
+    for device in ("PYTHON:G256:C4", "PYTHON"):
+        for got, want in zip(run_on(device, sink, inputs, None), expected(sink, inputs), strict=True):
+            np.testing.assert_array_equal(got, want)
+    if not summed and width * dtype.itemsize >= 32 and dtype is not dtypes.int64:
+        target = Device["PYTHON:G256:C4"].renderer.target
+        steps = [n.src[1] for n in begin(sink, target).of(Ops.LOAD)]
+        assert not any(n.op is Ops.MOD for s in steps for n in toposort(s)), "loops over heads have constant steps"

@@ -11,7 +11,7 @@ from copy import copy as shallow_copy
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tinsmith.codegen.lower.normalize import grouped, implies, joined, mergeable
+from tinsmith.codegen.lower.normalize import grouped, implies, joined, mergeable, runs
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.computed_operand import block_factors, computed_values
@@ -58,6 +58,8 @@ class KernelGraph:
         for axes_of in (grouped, joined):
             while apart := next(filter(None, map(axes_of, self.folds)), None):
                 self.split(*apart, apart[0].arg[1])
+        while self.target.parallel is Role.GLOBAL and (apart := runs(self.sink, self.target.blocks.access)):
+            self.split(*apart, apart[0].arg[1])
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)
 

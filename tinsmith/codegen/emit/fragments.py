@@ -51,7 +51,7 @@ from tinsmith.codegen.transform.skip_masked_blocks import clear_end
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form, shifted
-from tinsmith.ir.algebra.symbolic import for_all_lanes, simplify
+from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.matrix_unit import Digit, Fragment
 from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
@@ -150,9 +150,6 @@ def _store_rows(lin: Emitter, n: UOp, total: UOp, tile: ThreadTile, vectors: _Ve
         if place is not None:  # the addresses of all rows differ by a constant
             table |= {n.src[1]: _at_step(place, step)}
         store = simplify(n.substitute({own: name}).substitute(table))
-        alike = {x: found for x in toposort(store) if (found := for_all_lanes(x, lane)) is not None}
-        if alike:
-            store = simplify(store.substitute(alike))
         stores.append(store)
         if len(stores) == lin.kernel.target.blocks.beside or first + width >= vectors.fragment.size:
             for load in (x for s in stores for x in toposort(s.src[2:]) if x.op is Ops.LOAD):

@@ -30,7 +30,7 @@ from tinsmith.core.origin import passed
 from tinsmith.ir import Op, Ops, UOp
 from tinsmith.ir.algebra.bounds import bound_ranges
 from tinsmith.ir.algebra.sizes import from_linear, linear_form
-from tinsmith.ir.algebra.symbolic import for_all_lanes, simplify
+from tinsmith.ir.algebra.symbolic import simplify
 from tinsmith.ir.structure import Role, range_size
 from tinsmith.ir.uop import toposort
 
@@ -154,8 +154,6 @@ class Linearizer(Emitter):
         """Emit a condition; return None if it always holds, a false constant if it never does."""
         if valid is None:
             return None
-        if not self.kernel.target.masks and (lanes := self.lanes(valid)) is not None:
-            valid = for_all_lanes(valid, lanes) or valid  # decided once for the full vector
         line = self.indexed(valid, coords) if self.index_only(valid) else self.value(valid, coords)
         return None if line.op is Ops.CONST and line.arg else line
 
@@ -270,9 +268,6 @@ class Linearizer(Emitter):
         running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         threads, step = shared_steps(running[0])
         if threads is not None:
-            whole = {n: alike for n in toposort(body) for lane in self.kernel.scan_lanes
-                     if (alike := for_all_lanes(n, lane)) is not None}
-            body = [n.substitute(whole) for n in body]
             running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         end = self.expression(size)
         starts: dict[tuple[UOp, Coords], UOp] = {}

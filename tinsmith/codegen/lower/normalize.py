@@ -226,6 +226,30 @@ def joined(fold: UOp) -> tuple[UOp, int] | None:
     return None
 
 
+def runs(sink: UOp, least: int) -> tuple[UOp, int] | None:
+    """Return (range, size) for a parallel range that loads divide into runs of ``size`` elements: they read adjacent
+    elements within a run, and each run at another place, as the heads in a row of attention's result. Loops over runs
+    and over their elements have constant steps. Runs of fewer than ``least`` bytes are left together, because the
+    stores are contiguous along the whole range.
+
+    Sums of products are left alone: a matrix has one range for its rows and one for its columns.
+    """
+    nodes = toposort(sink)
+    folds = [n for n in nodes if n.op is Ops.FOLD]
+    if any(sum_of_products(f, guarded=True) is not None for f in folds):
+        return None
+    inner = {r for n in nodes for r in bound_ranges(n)}
+    for load in nodes:
+        for part, step in linear_form(load.src[1])[0].items() if load.op is Ops.LOAD else ():
+            if part.op is not Ops.MOD or step != 1 or part.src[0].op is not Ops.RANGE or not part.src[1].is_const:
+                continue
+            r, size = part.src[0], part.src[1].arg
+            if r not in inner and r.src[-1].is_const and r.src[-1].arg % size == 0 and (
+                    size * load.dtype.itemsize >= least):
+                return r, size
+    return None
+
+
 def divided_by(nodes: Iterable[UOp], r: UOp) -> int:
     """Return the constant divisor of a range if all its readers use only that quotient; else 0."""
     readers = {n for n in nodes if r in n.src}

@@ -152,6 +152,7 @@ def box_of(load: UOp, column: UOp, row: UOp, align: int, unread: Sequence[UOp] =
     terms, offset = linear_form(load.src[1])
     if found is None or terms.get(column) != 1:
         return None
+    found = [(c, _with_column(limit, column)) for c, limit in found]
     cuts = _cuts([t for x in (terms, *(limit.terms for _, limit in found)) for t in x])
     terms, found = _refined(terms, cuts), [(c, _coarse(limit, cuts)) for c, limit in found]
     digits = _digits([t for t in terms if row in t.ranges], row)
@@ -185,6 +186,17 @@ def _limits(conditions: Sequence[UOp]) -> list[tuple[UOp, _Limits]] | None:
         limit = int(bound.src[1].arg) - constant
         out.append((c, _Limits(terms, None if below else limit, limit if below else None)))
     return out
+
+
+def _with_column(limit: _Limits, column: UOp) -> _Limits:
+    """Return equivalent bounds over the full ``column`` instead of its upper digit: a + column//16 < 6 becomes 16·a +
+    column < 96."""
+    for t, n in limit.terms.items():
+        base, pitch, count = _digit(t)
+        if base is column and pitch > 1 and n == 1 and pitch * count == _count(column):
+            others = {u: k * pitch for u, k in limit.terms.items() if u is not t}
+            return _Limits({**others, column: 1}, *(None if n is None else n * pitch for n in (limit.low, limit.high)))
+    return limit
 
 
 def _united(limits: Sequence[_Limits]) -> list[_Limits]:

@@ -195,24 +195,28 @@ def _less(n: UOp, x: UOp, y: UOp) -> UOp | None:
         (t, k), = terms.items()
         if k == 1 and t.op is Ops.IDIV and t.src[1].is_const and t.src[1].arg > 0:
             return t.src[0].lt(limit * t.src[1].arg)
+    terms, limit = _without_rest(terms, limit)
     new = from_linear(terms, 0, x).lt(limit)
     return None if new is n else new
 
 
-def for_all_lanes(n: UOp, lane: UOp) -> UOp | None:
-    """Return ``a*size + lane < b*size`` as ``a < b``, which does not depend on ``lane``; None if the condition does.
+def _without_rest(terms: Linear, limit: int) -> tuple[Linear, int]:
+    """Return a comparison ``k*a + rest < k*limit`` with 0 ≤ rest < k as ``a < limit``; other comparisons unchanged."""
+    for k in sorted({abs(c) for c in terms.values() if limit % c == 0}, reverse=True):
+        rest = {t: c for t, c in terms.items() if c % k}
+        low, high = _bounds(rest, 0)
+        if k > 1 and rest and low >= 0 and high < k:
+            return {t: c // k for t, c in terms.items() if t not in rest}, limit // k
+    return terms, limit
 
-    >>> a, lane = UOp.range(9, 0, None), UOp.range(4, 1, None)
-    >>> for_all_lanes((a * 4 + lane).lt(20), lane) is a.lt(5), for_all_lanes((a * 4 + lane).lt(21), lane)
-    (True, None)
-    """
-    if n.op is not Ops.CMPLT or not is_index(n.src[0]) or lane not in n.src[0].ranges:
+
+def _compared_index(n: UOp) -> UOp | None:
+    """Compare an index itself instead of its cast to an integer type that can hold it."""
+    x, y = n.src
+    low, high = x.src[0].bounds if x.op is Ops.CAST and is_index(x.src[0]) else (0, -1)
+    if not (low <= high and x.dtype.min <= low and high <= x.dtype.max):
         return None
-    terms, constant = linear_form(n.src[0] - n.src[1])
-    size = lane.vmax + 1
-    if terms.pop(lane, 0) != 1 or constant % size or any(k % size or lane in t.ranges for t, k in terms.items()):
-        return None
-    return from_linear({t: k // size for t, k in terms.items()}, 0, n.src[0]).simplify().lt(-constant // size)
+    return n.replace(src=(x.src[0], UOp.index(y.arg)))
 
 
 def _decided(n: UOp) -> UOp | None:
@@ -340,6 +344,9 @@ symbolic = RuleSet("symbolic", (
          lambda: (_i() * 8 + 5) % 4),
     Rule("compare", "x < y by bounds, as terms < constant", Pat("n", (Ops.CMPLT,), (_x, _y), when=_index_pair), _less,
          lambda: (_i() * 2 + 1).lt(9)),
+    Rule("compare-index", "cast(i) < c = i < c, also == and !=, where the cast is exact",
+         Pat("n", (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE), (Pat(ops=(Ops.CAST,)), Pat(const=True)),
+             when=lambda n: n.src[0].dtype.is_int), _compared_index, lambda: _i().cast(dtypes.int32).lt(9)),
     Rule("and-true", "x & true = x", Pat("n", (Ops.AND,), (_x, literal(True)), when=lambda n: n.dtype.is_bool),
          lambda n, x: x, lambda: _i().lt(3) & True),
     Rule("and-false", "x & false = false", Pat("n", (Ops.AND,), (_x, literal(0))), lambda n, x: UOp.const(n.dtype, 0),
