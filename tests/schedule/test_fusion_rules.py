@@ -5,9 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from tests.schedule.helpers import given
 from tinsmith import Context, Tensor, explain
+from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import UnknownNameError
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.fusion import rules
@@ -45,6 +49,11 @@ def _gradient_of_slices() -> list[Tensor]:
 def _gates() -> list[Tensor]:
     x = given(8, 64, 28, 28)
     return [x * ((x.mean((2, 3)) @ given(64, 16)).relu() @ given(16, 64)).sigmoid()[:, :, None, None]]
+
+
+def _beside(*parts: Tensor) -> Tensor:
+    """Return a matrix of rounded matrices side by side."""
+    return parts[0].cast("bfloat16").cat(*(p.cast("bfloat16") for p in parts[1:]), dim=1)
 
 
 def _read_twice(y: Tensor) -> list[Tensor]:
@@ -137,6 +146,7 @@ FUSED: dict[str, Callable[[], list[Tensor]]] = {
     "operand": lambda: [X.relu() @ given(256, 32)],
     "operand reads": lambda: [X.relu() @ given(256, 32)],
     "scanned scalars": lambda: [(X + 1).cumsum(1)],
+    "rounded": lambda: [_beside(*(given(256, 64) @ given(64, 256) for _ in range(2)))],
 }
 # the other rules need a grid, or are rare: tests of streams and of attention by hand have their programs
 GRID: dict[tuple[str, bool], Callable[[], list[Tensor]]] = {
@@ -203,6 +213,23 @@ def test_a_costly_mask_is_stored_and_the_weights_of_attention_are_not(kept: bool
     found = fused(cast_below_views(canonical(roots)[0]), GRID_COSTS)
     stored = [n for n in found.decisions if any(v.stores for v in found.verdicts(n))]
     assert any(n.shape == (256, 256) for n in stored) and not any(n.shape == (1, 8, 256, 256) for n in stored)
+
+
+@settings(max_examples=40, deadline=None)
+@given_by(st.sampled_from(("product", "sum", "maximum")), st.sampled_from(("bfloat16", "float16")),
+          st.sampled_from(("beside", "padded", "multiplied")), st.booleans(), st.integers(1, 6))
+def test_a_result_that_is_rounded_has_the_narrow_dtype(of: str, dtype: str, then: str, scaled: bool, size: int) -> None:
+    x, y = given(256, 64), given(64, 64 * size)
+    value = x @ y if of == "product" else getattr(given(256, 64 * size, 33), "sum" if of == "sum" else "max")(2)
+    value = (value * 0.125 if scaled else value).cast(dtype)
+    read = {"beside": lambda v: v.cat(v.const_like(2.0), dim=1), "padded": lambda v: v.pad(((3, 0), (8, 9))),
+            "multiplied": lambda v: v @ v.permute(1, 0)}[then]
+    result = read(value)
+    slots = result.schedule().schedule.slots
+    assert not any(s.dtype is dtypes.float32 and s.size == value.numel() and not s.input for s in slots)
+    close = 1e-2 if then == "multiplied" else 0
+    want = read(value.contiguous().realize())
+    np.testing.assert_allclose(result.float().numpy(), want.float().numpy(), rtol=close, atol=close)
 
 
 def test_a_new_row_decides_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,10 @@ def _before_reshapes(value: UOp) -> UOp:
     return value
 
 
+def _one(size: Any) -> bool:
+    return type(size) is int and size == 1
+
+
 class Lowering:
     """The lowering of one kernel; ``run`` returns its kernel graph."""
 
@@ -44,14 +48,14 @@ class Lowering:
 
     def new_range(self, size: Any, role: Role) -> UOp:
         size = size.simplify() if isinstance(size, UOp) else size
-        if type(size) is int and size == 1:
+        if _one(size):
             return ZERO
         self.count += 1
         return UOp.range(size, self.count - 1, role)
 
     def run(self, sink: UOp) -> UOp:
-        """Lower a SINK of tensor values to a SINK of stores into PARAM 0, 1, …; outputs of one shape share their
-        ranges."""
+        """Lower a SINK of tensor values to a SINK of stores into PARAM 0, 1, …; outputs of one shape, but for axes of
+        size 1, share their ranges."""
         if sink.arg is not None:
             return UOp(Ops.SINK, None, tuple(self.with_sums(sink.src, sink.arg)))
         if len(sink.src) == 1:
@@ -72,10 +76,11 @@ class Lowering:
             return self.scan(memory, value)
         if value.op is Ops.HISTOGRAM:
             return self.histogram(memory, value)
-        key = tuple(shape)
+        key = tuple(s for s in shape if not _one(s))
         if key not in self.output_ranges:
-            self.output_ranges[key] = tuple(self.new_range(s, Role.LOOP) for s in shape)
-        index = self.output_ranges[key]
+            self.output_ranges[key] = tuple(self.new_range(s, Role.LOOP) for s in key)
+        ranges = iter(self.output_ranges[key])
+        index = tuple(ZERO if _one(s) else next(ranges) for s in shape)
         return memory.store(flatten(shape, index), self.value(value, index))
 
     def with_sums(self, values: Sequence[UOp], sums: int) -> list[UOp]:

@@ -133,16 +133,17 @@ class Facts:
 _SOURCE = Facts()
 
 
-def _shared(order: Sequence[UOp]) -> tuple[set[UOp], set[UOp]]:
-    """Return the values that several nodes read, and those that contractions read, below views and casts."""
-    readers: dict[UOp, int] = {}
+def _shared(order: Sequence[UOp]) -> tuple[dict[UOp, UOp | None], set[UOp]]:
+    """Return the only reader of each value, None if several nodes read it; and the values that contractions read, below
+    views and casts."""
+    readers: dict[UOp, UOp | None] = {}
     for n in order:
         for s in set(n.src):
-            readers[s] = readers.get(s, 0) + 1
+            readers[s] = None if s in readers else n
     products = [found for n in order if n.op is Ops.REDUCE and (found := contraction(n)) is not None]
     operands = {views_of(factor, lambda n: n.op is Ops.CONTIGUOUS or is_view(n)).source
                 for found in products for factor in (found.a, found.b)}
-    return {n for n, count in readers.items() if count > 1}, operands
+    return readers, operands
 
 
 class Analysis:
@@ -155,6 +156,7 @@ class Analysis:
         chained: on a grid, the contractions inside chains (scores).
         maxima: on a grid, the row maxima of chains.
         cipher: nodes of random number generation (Threefry).
+        reader: value → the only node that reads it; None if several do.
         kept: contraction → what is stored of it, since several functions of it (epilogues) would take more memory: one
             of which the others are functions, or the contraction itself; set by ``fused``.
         stored: outputs, and shared values, sums of residual blocks and operands that are too costly to recompute →
@@ -175,14 +177,14 @@ class Analysis:
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
         self.stored: dict[UOp, Facts] = {}
-        shared, operands = _shared(self.order)
+        self.reader, operands = _shared(self.order)
         outputs = set(roots)
         for n in self.order:
             view = n.op.kind == "movement" and len(n.src) == 1
             found = _SOURCE if n.op in SOURCES else self._of_view(n) if view else self._measured(n)
             self.facts[n] = found
             residual = n.op is Ops.ADD and all(self.facts[s].heavy for s in n.src)
-            costly = n in shared and found.light > costs.recompute
+            costly = self.reader.get(n, n) is None and found.light > costs.recompute
             if n in outputs or (costly and (residual or n in operands or not found.heavy)):
                 self.stored[n] = replace(found, light=0, joins=0, edges=0, cost=found.cost if found.heavy else 0)
         for n in self.order if costs.chain_bytes and not settings.NOOPT else ():

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tinsmith.codegen.lower.indexing import ZERO, Index, move
@@ -86,6 +86,25 @@ def narrower(node: UOp) -> UOp | None:
     source = node.src[0]
     return source if source.dtype.itemsize < node.dtype.itemsize and source.op.kind != "movement" and (
         source.op not in SOURCES) else None
+
+
+def rounded(node: UOp, reader: Mapping[UOp, UOp | None]) -> list[UOp]:
+    """Return the values from the float of fewer bits that ``node`` is only read as, down to ``node``'s reader; empty if
+    there is none. Between them are casts, operations with constants, and reshapes.
+
+    Args:
+        reader: the only reader of each value.
+    """
+    chain, value = list[UOp](), node
+    while (above := reader.get(value)) is not None and node.dtype.is_float and above.dtype.is_float:
+        beside = [s for s in above.src if s is not value]
+        if not (above.op is Ops.RESHAPE or (above.op.elementwise and all(s.base.op is Ops.CONST for s in beside))):
+            return []
+        chain.insert(0, above)
+        if above.dtype.itemsize < node.dtype.itemsize:
+            return chain
+        value = above
+    return []
 
 
 def cone_of(node: UOp, ends: tuple[Op, ...] = (), stored: Container[UOp] = ()) -> dict[UOp, None]:

@@ -25,7 +25,7 @@ from tinsmith.ir.structure import Role, contraction, count_of
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion import rules
 from tinsmith.schedule.fusion.analysis import Analysis, KernelGroup, KernelInput, ranges_in
-from tinsmith.schedule.fusion.fan_in import below_reshapes, narrower
+from tinsmith.schedule.fusion.fan_in import below_reshapes, narrower, rounded
 from tinsmith.schedule.fusion.rules import FusionRule, Nest, Question, Scanned, Verdict, ask, decide
 from tinsmith.schedule.values import SOURCES, STAGED, size_of
 from tinsmith.target.schedule_costs import Costs
@@ -126,6 +126,8 @@ class Fusion:
             self.stage(node, rules.KIND, node.op.name.lower())
         elif decision.stored is None:
             self.decide(node, decision)
+        if self.decisions[node] is not decision:
+            return  # it is a part of the kernel of the narrower value that it is read as, and has been visited there
         if decision.stored is None:
             for request in decision.requests.values():
                 self.propagate(node, request)
@@ -138,7 +140,7 @@ class Fusion:
         self.propagate(node, KernelInput(group, index, frozenset()))
 
     def decide(self, node: UOp, decision: Decision) -> None:
-        """Ask the rules about a value, and store it, or the narrower value that it is a cast of."""
+        """Ask the rules about a value, and store it, or a narrower value that it is a cast of or is read as."""
         verdict = decide(self.analysis, node, list(decision.requests.values()), decision.fused)
         for asked in decision.fused:
             if asked.rule is rules.SCATTERED_SOURCE:
@@ -150,8 +152,22 @@ class Fusion:
         if (narrow := narrower(node)) is not None:
             self.store(narrow, verdict)
             decision.fused.append(Verdict(rules.NARROWER, (False, verdict)))
-        else:
+        elif node.op is not Ops.REDUCE or not self.store_rounded(node, verdict):
             decision.stored = verdict
+
+    def store_rounded(self, node: UOp, verdict: Verdict) -> bool:
+        """Store, instead of a reduction, the narrower float that it is only read as: half the bytes; return False if
+        there is none. The values between them have been visited: they are again, as parts of the new kernel."""
+        chain = rounded(node, self.analysis.reader)
+        if not chain or any(self.decision(n).stored is not None for n in chain):
+            return False
+        for n in (*chain[1:], node):
+            self.decisions[n] = Decision()
+        self.store(chain[0], verdict)
+        self.decisions[node].fused.append(Verdict(rules.ROUNDED, (False, verdict)))
+        for n in (*chain, node):
+            self.visit(n)
+        return True
 
     # *** requests ***
 
