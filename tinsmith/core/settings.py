@@ -114,6 +114,8 @@ DECLARED: Final = (
     Setting("PROGRAMS", 1000, "how many compiled programs, and how many kernels, a process keeps in memory"),
     Setting("CPU_FEATURES", "", "generate for avx2, avx512 or generic instead of all features of the host", True),
     Setting("FASTMATH", 0, "1 allows rewrites that are wrong for NaN, infinities and signed zeros", True),
+    Setting("EXCESS_PRECISION", 0, "1 rounds 16-bit floats where they are stored, instead of after every operation",
+            True),
     Setting("VERIFY", 0, "every n-th replay of a jitted function is compared with an uncaptured run of it"),
     Setting("CHECK_IR", 0, "1 checks every program against the rules of its dialect between passes"),
     Setting("NO_COLOR", "", "any value switches terminal colours off"),
@@ -174,6 +176,7 @@ class _Names:
     PROGRAMS: int
     CPU_FEATURES: str
     FASTMATH: int
+    EXCESS_PRECISION: int
     VERIFY: int
     CHECK_IR: int
     NO_COLOR: str

@@ -25,7 +25,9 @@ def compile(model: Any, *, dynamic: bool | None = None, fullgraph: bool = False,
     Args:
         dynamic, fullgraph: as in ``torch.compile``.
         options: options of the backend. ``exact_random=True``: PyTorch draws all random numbers, the same bits as
-            without compilation. ``strict=True``: an error where a rule fails, instead of leaving the op to PyTorch.
+            without compilation. ``exact_rounding=True``: 16-bit floats are rounded after every operation, as without
+            compilation, instead of where they are stored. ``strict=True``: an error where a rule fails, instead of
+            leaving the op to PyTorch.
 
     >>> import torch
     >>> compile(lambda x: (x * 2).sum())(torch.ones(3))

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from tinsmith.core.settings import Context
 from tinsmith.torch.devices import TorchDevice, torch_device
 from tinsmith.torch.layouts import contiguous, is_readable, tensors_in
 from tinsmith.torch.lowering import (
@@ -35,10 +36,13 @@ class Options:
         strict: a rule that does not cover its arguments raises its error, instead of leaving the op to PyTorch.
         exact_random: PyTorch draws all random numbers: the same bits as without compilation, at the price of a program
             that ends there.
+        exact_rounding: 16-bit floats are rounded after every operation, as PyTorch does without compilation, not only
+            where they are stored (the setting ``EXCESS_PRECISION``).
     """
 
     strict: bool = False
     exact_random: bool = False
+    exact_rounding: bool = False
 
 
 DEFAULT: Final = Options()
@@ -249,8 +253,9 @@ class Executable:
                     inputs[n] = contiguous(meta)
                     copied.append(k)
             moved = [k for k, n in enumerate(inputs) if self.values[n].device not in (part.device, META)]
-            program = build(nodes, inputs, outputs, self.values, self.sizes, self.devices(part.device),
-                            self._free_outputs(outputs, mine, set(views.values())))
+            with Context(EXCESS_PRECISION=int(not self.options.exact_rounding)):
+                program = build(nodes, inputs, outputs, self.values, self.sizes, self.devices(part.device),
+                                self._free_outputs(outputs, mine, set(views.values())))
             self.strides |= {n: r.strides for n, r in zip(outputs, program.results)
                              if n in self.free and r.strides != metas[n].strides}
             self.steps.append(ProgramStep(program, [self.registers[n] for n in inputs],

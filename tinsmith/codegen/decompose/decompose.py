@@ -1,5 +1,5 @@
 """Decompositions of ops that a target lacks into ops that it has. Floats of 16 and 8 bits compute in float32 and round
-after every op."""
+after every op, or, with ``EXCESS_PRECISION=1``, where they are stored."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -48,10 +48,56 @@ widen_halves = RuleSet("widen-halves", (
 ))
 
 
+_CONTINUOUS = frozenset({
+    Ops.NEG, Ops.RECIP, Ops.SQRT, Ops.EXP, Ops.LOG, Ops.EXP2, Ops.LOG2, Ops.EXPM1, Ops.LOG1P, Ops.SIN, Ops.COS,
+    Ops.TANH, Ops.ERF, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.POW, Ops.MAX, Ops.MIN})
+
+
+def keep_excess_precision(sink: UOp) -> UOp:
+    """Return the kernel graph whose operations on 16-bit floats read each other's results in float32.
+
+        add(mul(a, b), c) in bfloat16         →   cast(add(mul(cast a, cast b), cast c))
+        cast(cast(x, bfloat16), float32)      →   x
+
+    Values that are stored, compared, or turned into integers are rounded, so that a comparison holds as it does between
+    stored values; and so are the factors of sums of products, which matrix units read.
+    """
+    new, wide, factors = dict[UOp, UOp](), dict[UOp, UOp](), _factors(sink)
+    for n in toposort(sink):
+        src = tuple(new[s] for s in n.src)
+        new[n] = n if src == n.src else n.replace(src=src)
+        chosen = n.op is Ops.WHERE and any(s in wide for s in n.src[1:])
+        if n.op is Ops.CAST and n.dtype is dtypes.float32 and n.src[0] in wide and n not in factors:
+            new[n] = wide[n.src[0]]
+        elif n.dtype not in (dtypes.float16, dtypes.bfloat16):
+            continue
+        elif n.op is Ops.CAST and n.src[0].dtype is dtypes.float32:
+            wide[n] = src[0]
+        elif chosen or n.op in _CONTINUOUS:
+            wide[n] = UOp(n.op, dtypes.float32, tuple(
+                wide[s] if s in wide else new[s].cast(dtypes.float32) if s.dtype is n.dtype else new[s]
+                for s in n.src), n.arg)
+            new[n] = wide[n].cast(n.dtype)
+    return new[sink]
+
+
+def _factors(sink: UOp) -> set[UOp]:
+    """Return the values that sums multiply."""
+    found, stack = set[UOp](), [n.src[0] for n in toposort(sink) if n.op is Ops.FOLD]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack += n.src if n.op in (Ops.MUL, Ops.WHERE) else ()
+    return found
+
+
 def decompose(sink: UOp) -> UOp:
     """Return the kernel graph in dtypes that targets compute in."""
     if settings.FASTMATH:
         (sink,) = rewrite([sink], fastmath)
+    if settings.EXCESS_PRECISION:
+        sink = keep_excess_precision(sink)
     return as_bytes(rewrite([sink], widen_halves)[0])
 
 
