@@ -54,7 +54,7 @@ class CompileOnly(TorchDevice):
         """Return this device for all of PyTorch's."""
         return self
 
-    def runner(self, bound: Bound, sizes: Sequence[int]) -> Runner | None:
+    def runner(self, bound: Bound, parts: Sequence[Any], sizes: Sequence[int]) -> Runner | None:
         return None
 
     def temporaries(self, bound: Bound) -> Any:

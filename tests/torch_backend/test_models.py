@@ -152,15 +152,16 @@ def test_cross_entropies(seed: int) -> None:
     if seed % 5 == 4:
         y, _ = torch.rand(shape).softmax(min(len(shape), 2) - 1).to(x.dtype), options.pop("ignore_index")
 
-    def step(x: Any) -> Any:
-        loss = F.cross_entropy(x * 3, y, **options)
-        return loss, torch.autograd.grad(loss.float().square().sum(), x)[0]
-
     tolerance = 1e-4 if x.dtype is torch.float32 else 2e-2
     x.requires_grad = True
-    for got, want in zip(step_of(ours.compile(F.cross_entropy, strict=True), x, y, options), step(x)):
+    x64 = x.detach().double().requires_grad_()
+    wide = {k: v.double() if k == "weight" else v for k, v in options.items()}
+    exact = step_of(F.cross_entropy, x64, y.double() if y.is_floating_point() else y, wide)
+    eager, here = (step_of(f, x, y, options) for f in (F.cross_entropy, ours.compile(F.cross_entropy, strict=True)))
+    for got, want, true in zip(here, eager, exact):
         assert got.dtype is want.dtype and got.shape == want.shape
-        assert torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+        close = torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+        assert close or (got - true).abs().mean() < (want - true).abs().mean(), "PyTorch's result, or a closer one"
     assert not fallbacks()
 
 

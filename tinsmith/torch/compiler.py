@@ -20,6 +20,7 @@ from tinsmith.torch.devices import reason_against_device
 from tinsmith.torch.executable import Executable, Options
 from tinsmith.torch.layouts import tensors_in
 from tinsmith.torch.lowering import NoRule, is_getitem
+from tinsmith.torch.mutation import mutations
 from tinsmith.torch.report import REPORT, GraphRecord
 from tinsmith.torch.saved import (
     Restrided,
@@ -70,7 +71,7 @@ class CompiledGraph:
         self.ranges: list[SizeRange] = []
         self.executables: dict[tuple[Any, ...], Executable] = {}  # for values of the symbols
         self.only: Executable | None = None
-        self.refused = _refused(self.nodes, self.values)
+        self.refused = _refused(self.nodes, self.values, kind)
         if self.refused:
             self.record.refused = self.refused
             self.record.ops = sum(n.op == "call_function" and not is_getitem(n) for n in self.nodes)
@@ -186,14 +187,15 @@ def _has_symbols(value: Any) -> bool:
     return is_symbol(value) or any(t._has_symbolic_sizes_strides for t in tensors_in(value))
 
 
-def _refused(nodes: Sequence[Any], values: Mapping[Any, Any]) -> str:
+def _refused(nodes: Sequence[Any], values: Mapping[Any, Any], kind: str) -> str:
     """Return the reason why PyTorch must run the complete graph; "" if there is none."""
+    written = set(mutations(nodes, values)) if kind != "backward" else set()
     unbacked = torch.fx.experimental.symbolic_shapes.free_unbacked_symbols
     if any(unbacked(v) for v in values.values() if is_symbol(v) or tensors_in(v)):
         return "sizes that depend on data"
     for n in nodes:
         schema = getattr(n.target, "_schema", None)
-        if schema is not None and schema.is_mutable:
+        if schema is not None and schema.is_mutable and n not in written:
             return f"{n.target}, which writes to its arguments"
     devices = {t.device for v in values.values() for t in tensors_in(v) if t.device.type != "meta"}
     return next(filter(None, map(reason_against_device, sorted(devices, key=str))), "")
@@ -230,4 +232,5 @@ def backend(module: Any, inputs: Sequence[Any], *, options: dict[str, Any] | Non
     chosen = Options(**given)
     return aot_autograd(fw_compiler=compiler("forward", chosen), bw_compiler=compiler("backward", chosen),
                         inference_compiler=compiler("inference", chosen), decompositions=decompositions(),
-                        partition_fn=min_cut_rematerialization_partition)(module, inputs)
+                        partition_fn=min_cut_rematerialization_partition,
+                        keep_inference_input_mutations=True)(module, inputs)

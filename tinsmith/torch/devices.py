@@ -71,13 +71,14 @@ class TorchDevice:
         """Draw 62 bits from PyTorch's generator of the device."""
         return int(torch.randint(1 << 62, ()).item())
 
-    def runner(self, bound: Bound, sizes: Sequence[int]) -> Runner | None:
+    def runner(self, bound: Bound, parts: Sequence[Any], sizes: Sequence[int]) -> Runner | None:
         """Return the function that runs a program on addresses; None if it is not one native list of launches.
 
         Args:
+            parts: the items of ``bound`` to run.
             sizes: bytes of each base.
         """
-        graph = _only_graph(bound)
+        graph = _only_graph(bound, parts)
         return graph.run if isinstance(graph, CPUGraph) else None
 
     def temporaries(self, bound: Bound) -> Temporaries:
@@ -136,8 +137,8 @@ class CudaDevice(TorchDevice):
         generator.set_offset(offset + 4)
         return _mixed(generator.initial_seed() ^ _mixed(offset)) >> 2
 
-    def runner(self, bound: Bound, sizes: Sequence[int]) -> Runner | None:
-        graph = _only_graph(bound)
+    def runner(self, bound: Bound, parts: Sequence[Any], sizes: Sequence[int]) -> Runner | None:
+        graph = _only_graph(bound, parts)
         if not isinstance(graph, CUDAGraph) or not graph.addressable:
             return None
         stream, captures, index, run = self._stream, self._captures, self.index, graph.run
@@ -190,9 +191,9 @@ class _Lease:
             self.kept.idle.append(self.blocks)
 
 
-def _only_graph(bound: Bound) -> Any:
+def _only_graph(bound: Bound, parts: Sequence[Any]) -> Any:
     """Return the graph of a program that is one list of launches on one device."""
-    return bound.parts[0].graph if len(bound.parts) == 1 and bound.queue is None else None
+    return parts[0].graph if len(parts) == 1 and bound.queue is None else None
 
 
 def _mixed(value: int) -> int:

@@ -23,6 +23,7 @@ from tinsmith.torch.lowering import (
     partition,
     reason_against,
 )
+from tinsmith.torch.mutation import CopyStep, Mutation, in_place, mutations
 from tinsmith.torch.program import TorchProgram
 from tinsmith.torch.report import REPORT, Fallback, GraphRecord
 from tinsmith.torch.sizes import FixedSizes, SizeValues, VariableSizes
@@ -157,7 +158,9 @@ class Executable:
         self.placeholders = [n for n in nodes if n.op == "placeholder"]
         self.result = next(n for n in nodes if n.op == "output").args[0]
         self.constants = {n: _attribute(module, n.target) for n in nodes if n.op == "get_attr"}
-        computed = [n for n in nodes if n.op == "call_function" and not isinstance(
+        self.written = written = mutations(nodes, values)
+        self.mutations = list(written.values())
+        computed = [n for n in nodes if n.op == "call_function" and n not in written and not isinstance(
             values[n], (int, float, bool, torch.SymInt))]
         self.numbers = {n: values[n] for n in nodes if n.op == "call_function" and n not in set(computed)}
         self.reasons = {n: None if is_getitem(n) else reason_against(n, values, options.exact_random, devices)
@@ -179,7 +182,9 @@ class Executable:
             step.inputs == list(range(len(self.placeholders))) and step.outputs == self.outputs)
 
     def _returned(self) -> list[Any]:
-        return list(self.result) if isinstance(self.result, (tuple, list)) else [self.result]
+        """Return the nodes of the results; an argument with its new value is that argument."""
+        found = self.result if isinstance(self.result, (tuple, list)) else [self.result]
+        return [self.written[n].target if n in self.written else n for n in found]
 
     def _ours(self, node: Any) -> bool:
         return self.reasons[node.args[0] if is_getitem(node) and node.args[0] in self.reasons else node] is None
@@ -209,13 +214,18 @@ class Executable:
 
     def _build_parts(self, parts: Sequence[GraphPart]) -> None:
         last = self._last_uses(parts)
+        written = in_place(self.mutations, parts, self.values, self.sizes)
+        copied = [m for m in self.mutations if not any(m in found for found in written.values())]
+        last |= {m.target: max(number, last.get(m.target, 0)) for number, found in written.items() for m in found}
+        last |= {n: len(parts) for m in copied for n in m}
         for number, part in enumerate(parts):
             if part.ours:
-                self._add_program(part, number, last)
+                self._add_program(part, number, last, written.get(number, []))
                 continue
             for n in part.nodes:
                 self.steps.append(TorchStep(n, self.registers, self.known, self._register(n), []))
             self.steps[-1].freed += self._freed(number, last)
+        self.steps += [CopyStep(self.registers[m.target], self.registers[m.source]) for m in copied]
 
     def _register(self, node: Any) -> int:
         return self.registers.setdefault(node, len(self.registers))
@@ -234,7 +244,7 @@ class Executable:
     def _freed(self, number: int, last: Mapping[Any, int]) -> list[int]:
         return [r for n, r in self.registers.items() if last.get(n, -1) == number and n not in self.constants]
 
-    def _add_program(self, part: GraphPart, number: int, last: Mapping[Any, int]) -> None:
+    def _add_program(self, part: GraphPart, number: int, last: Mapping[Any, int], written: Sequence[Mutation]) -> None:
         mine = set(part.nodes)
         wanted = [n for n in part.nodes if last.get(n, -1) > number and tensors_in(self.values[n])
                   and not isinstance(self.values[n], (tuple, list))]
@@ -243,10 +253,10 @@ class Executable:
         metas = {n: self.sizes.meta(n) for n in made}
         empty = [n for n in made if metas[n].size == 0]
         outputs = [n for n in made if n not in empty]
-        if outputs:
-            nodes = _needed(part.nodes, outputs)
-            inputs = {i: self.sizes.meta(i) for n in nodes for i in n.all_input_nodes if i not in mine and tensors_in(
-                self.values[i])}
+        if outputs or written:
+            nodes = _needed(part.nodes, [*outputs, *(m.source for m in written)])
+            read = [*(i for n in nodes for i in n.all_input_nodes if i not in mine), *(m.target for m in written)]
+            inputs = {i: self.sizes.meta(i) for i in read if tensors_in(self.values[i])}
             copied = []
             for k, (n, meta) in enumerate(inputs.items()):
                 if not is_readable(meta):
@@ -255,7 +265,7 @@ class Executable:
             moved = [k for k, n in enumerate(inputs) if self.values[n].device not in (part.device, META)]
             with Context(EXCESS_PRECISION=int(not self.options.exact_rounding)):
                 program = build(nodes, inputs, outputs, self.values, self.sizes, self.devices(part.device),
-                                self._free_outputs(outputs, mine, set(views.values())))
+                                self._free_outputs(outputs, mine, set(views.values())), written)
             self.strides |= {n: r.strides for n, r in zip(outputs, program.results)
                              if n in self.free and r.strides != metas[n].strides}
             self.steps.append(ProgramStep(program, [self.registers[n] for n in inputs],

@@ -19,7 +19,7 @@ from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.devices import TorchDevice, reason_against_device, torch_device
 from tinsmith.torch.layouts import DTYPES, Meta, is_dense, meta_of, ordered, placeholder, tensors_in
-from tinsmith.torch.program import TorchProgram, result_of
+from tinsmith.torch.program import NewVersion, TorchProgram, result_of
 from tinsmith.torch.rules import AtenRule, Unsupported, rule_for
 from tinsmith.torch.sizes import FixedSizes, VariableSizes
 
@@ -145,7 +145,8 @@ class NoRule(Exception):
 
 
 def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[Any], values: Mapping[Any, Any],
-          sizes: FixedSizes | VariableSizes, device: TorchDevice, free: Collection[Any] = ()) -> TorchProgram:
+          sizes: FixedSizes | VariableSizes, device: TorchDevice, free: Collection[Any] = (),
+          written: Sequence[tuple[Any, Any]] = ()) -> TorchProgram:
     """Return the program of a part.
 
     Args:
@@ -156,6 +157,7 @@ def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[An
         sizes: the sizes of the nodes' results.
         device: the device that it runs on.
         free: outputs that may be stored in another order of axes than PyTorch's.
+        written: (input, node) for each input to which the program writes a node's value.
 
     Raises:
         NoRule: naming the node that PyTorch must run.
@@ -164,13 +166,14 @@ def build(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[An
     random.restore((0, 0))  # a program's draws are numbered from 0; its calls bring the seed
     try:
         with device.current():
-            return _built(nodes, inputs, outputs, values, sizes, device, free)
+            return _built(nodes, inputs, outputs, values, sizes, device, free, written)
     finally:
         random.restore(stream)
 
 
 def _built(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[Any], values: Mapping[Any, Any],
-           sizes: FixedSizes | VariableSizes, device: TorchDevice, free: Collection[Any]) -> TorchProgram:
+           sizes: FixedSizes | VariableSizes, device: TorchDevice, free: Collection[Any],
+           written: Sequence[tuple[Any, Any]]) -> TorchProgram:
     env: dict[Any, Any] = {}
     buffers = []
     for n, meta in inputs.items():
@@ -189,7 +192,14 @@ def _built(nodes: Sequence[Any], inputs: Mapping[Any, Meta], outputs: Sequence[A
         tensor, result = result_of(env[n], meta if order is None else ordered(meta, order), values[n].dtype)
         tensors.append(tensor)
         results.append(result)
-    return TorchProgram(device, buffers, tensors, results)
+    places, versions = list(inputs), []
+    for target, n in written:
+        meta = sizes.meta(target)
+        tensor, result = result_of(env[n], meta, values[target].dtype)
+        tensors.append(tensor)
+        results.append(result)
+        versions.append(NewVersion(places.index(target), env[n].uop, meta))
+    return TorchProgram(device, buffers, tensors, results, versions)
 
 
 def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], sizes: FixedSizes | VariableSizes,

@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -22,11 +22,12 @@ from tinsmith.runtime.launch import copy_from_host, is_host_copy, launch
 from tinsmith.runtime.realize import compile_graph
 from tinsmith.schedule.canonical import canonical
 from tinsmith.schedule.passes.dynamic_sizes import MOST_ELEMENTS, Refused, checked_size
+from tinsmith.schedule.values import SOURCES
 from tinsmith.tensor.create import random
 from tinsmith.tensor.realize import root_of
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.devices import TorchDevice
-from tinsmith.torch.layouts import Meta, is_dense, memory_order
+from tinsmith.torch.layouts import Meta, is_dense, memory_order, strided
 from tinsmith.torch.sizes import NAME, SizeValues, may_be_negative
 
 
@@ -92,6 +93,36 @@ def _below_round_trip(value: UOp) -> UOp:
     return inner.src[0] if cancels else value
 
 
+class NewVersion(NamedTuple):
+    """The new value of an input.
+
+    Attributes:
+        target: the number of the input.
+        value: the new value, over the axes of the input.
+        meta: the layout of the input, which is dense.
+    """
+
+    target: int
+    value: UOp
+    meta: Meta
+
+
+def _assigned(roots: Sequence[UOp], written: Sequence[tuple[int, NewVersion, Buffer]]) -> list[UOp]:
+    """Return the roots with the values ``written``, at these numbers and in the order of memory, as new versions of
+    buffers. What reads such a value reads the new version, which is in memory."""
+    found, versions = list(roots), dict[UOp, UOp]()
+    place = {n: k for k, n in enumerate(toposort([w.value for _, w, _ in written]))}
+    for n, w, memory in sorted(written, key=lambda item: place[item[1].value]):  # a value before what reads it
+        old = UOp(Ops.BUFFER, w.value.dtype, (), memory).reshape(roots[n].shape)
+        found[n] = new = UOp(Ops.ASSIGN, None, (old, substitute([roots[n]], versions)[0]))
+        order = memory_order(w.meta.shape, w.meta.strides)
+        if w.value.base.op not in SOURCES:
+            versions[w.value] = new if new.shape == w.value.shape and order == list(range(w.value.ndim)) else strided(
+                Tensor._wrap(new.reshape((memory.size,)), memory.device), w.meta.shape, w.meta.strides).uop
+    numbers, values = {n for n, _, _ in written}, {w.value for _, w, _ in written}
+    return [r if n in numbers or r in values else substitute([r], versions)[0] for n, r in enumerate(found)]
+
+
 class TorchProgram:
     """A compiled program.
 
@@ -100,16 +131,22 @@ class TorchProgram:
         inputs: placeholders of the inputs, in the order of the addresses.
         outputs: the values to compute, in the order of memory.
         results: the memory of the outputs.
+        written: for the last outputs, the inputs whose new values they are.
 
     Attributes:
+        inside: (output, input) of new values that the kernels write to the memory of the old ones; all others are
+            copied there.
         kernels: the number of kernels; names: their names.
     """
 
     def __init__(self, device: TorchDevice, inputs: Sequence[Buffer], outputs: Sequence[Tensor],
-                 results: Sequence[ProgramOutput]) -> None:
+                 results: Sequence[ProgramOutput], written: Sequence[NewVersion] = ()) -> None:
         self.device = device
+        self.count = len(results) - len(written)  # of outputs that a call returns
+        self.written = [(n, w.target) for n, w in enumerate(written, self.count)]
         self.sizes = [(b.size, b.dtype) for b in inputs]
         roots = [root_of(_below_round_trip(t.uop)) for t in outputs]
+        roots = _assigned(roots, [(n, w, inputs[w.target]) for n, w in enumerate(written, self.count)])
         data = {n: UOp(Ops.BUFFER, n.dtype, (), copy_from_host(n)) for n in toposort(roots) if is_host_copy(n)}
         roots = substitute(roots, data)
         distinct = list(dict.fromkeys(roots))
@@ -136,6 +173,7 @@ class TorchProgram:
                 sources.append(-1 - len(self.held))
                 self.held.append(node.arg)
         self.sources = sources
+        self.versions = {k: number[id(b.arg)] for k, b in enumerate(buffers) if id(b.arg) in number}
         # an output's slot → the first result that lies there; results of one value are copied from it
         places = [bound.results[distinct.index(root)] for root in roots]
         self.first = {place: n for n, place in reversed(list(enumerate(places)))}
@@ -151,12 +189,23 @@ class TorchProgram:
     def _prepare(self, bound: Bound, results: Sequence[ProgramOutput]) -> None:
         """Provide what a call needs for fixed sizes."""
         self.bound, self.results = bound, list(results)
-        self.allocations = [(r.shape, r.strides, r.dtype) for r in results]
+        self.inside = self._in_place(bound)
+        mine = {n for n, _ in self.inside}
+        self.allocations = [(r.shape, r.strides, r.dtype) for n, r in enumerate(results) if n not in mine]
         self.plain = not any(r.view or r.copied for r in results)
         self.temporaries = self.device.temporaries(bound)
         slots = [bound.slots[n] for n in self.compiled.schedule.inputs.values()]
+        self.parts = bound.parts_in_place if self.inside and bound.carried else bound.parts
         self.run = self.device.runner(
-            bound, [*(s.nbytes for s in (*slots, *bound.outputs)), *(n for _, n in bound.blocks)])
+            bound, self.parts, [*(s.nbytes for s in (*slots, *bound.outputs)), *(n for _, n in bound.blocks)])
+
+    def _in_place(self, bound: Bound) -> list[tuple[int, int]]:
+        """Return (output, input) for each new value that the kernels may write over the old one: all of those that they
+        write in parts, or none."""
+        chosen = {slot: (self.order[slot], self.versions.get(number, -1)) for slot, number in bound.in_place}
+        chosen = {slot: pair for slot, pair in chosen.items() if pair in self.written}
+        inside = {bound.outputs[slot].number for slot in chosen}
+        return sorted(chosen.values()) if all(new in inside for _, new in bound.carried) else []
 
     def at(self, values: SizeValues) -> TorchProgram:
         """Return the program for values of its symbolic sizes."""
@@ -179,8 +228,8 @@ class TorchProgram:
             return self._run(inputs)
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
-        values = self._drawn() if self.random else self.fixed_values
-        made = self.device.allocate(self.allocations)
+        values, given = self._drawn() if self.random else self.fixed_values, inputs
+        made = self._allocated(inputs)
         if self.run is None or current().one_by_one:
             self._launch(inputs, made, values)
         else:
@@ -188,6 +237,7 @@ class TorchProgram:
             alignment = self.device.alignment
             if alignment > 1 and functools.reduce(operator.or_, addresses) % alignment:
                 inputs = [t if t.data_ptr() % alignment == 0 else _copied(t) for t in inputs]
+                made = self._allocated(inputs)
                 addresses = self._addresses(inputs, made)
             if self.bound.blocks:
                 owner, more = self.temporaries()
@@ -195,13 +245,25 @@ class TorchProgram:
                 del owner
             else:
                 self.run(addresses, values)
-            part: Any = self.bound.parts[0]  # the launches
+            part: Any = self.parts[0]  # the launches
             GlobalCounters.kernel_count += self.kernels
             GlobalCounters.global_ops += part.ops
             GlobalCounters.global_mem += part.bytes
         for n, first in self.same:
             made[n].copy_(made[first])
+        if self.written:
+            for n, number in self.written:
+                if given[number] is not made[n]:
+                    given[number].copy_(made[n])
+            del made[self.count :]
         return made if self.plain else [r.seen(t) if r.view or r.copied else t for r, t in zip(self.results, made)]
+
+    def _allocated(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return memory for the outputs; that of an input for its new value, if that may be written there."""
+        made = self.device.allocate(self.allocations)
+        for n, number in self.inside:  # by ascending number of the output
+            made.insert(n, inputs[number])
+        return made
 
     def _addresses(self, inputs: Sequence[Any], made: Sequence[Any]) -> list[int]:
         """Return the addresses of the inputs and outputs, in the order of the bases."""
@@ -215,8 +277,10 @@ class TorchProgram:
         """Run step by step, on our own stream: for timing and checks."""
         given = [self._buffer(inputs[n], *self.sizes[n]) if n >= 0 else self.held[-1 - n] for n in self.sources]
         slots = self.bound.outputs
-        outputs = [self._buffer(made[n], slots[k].size, slots[k].dtype) for k, n in enumerate(self.order)]
         found: dict[int, Buffer] = dict(zip(self.bound.inputs, given))
+        memory = {id(inputs[n]): b for n, b in zip(self.sources, given) if n >= 0}  # new values may be written there
+        outputs = [memory.get(id(made[n])) or self._buffer(made[n], slots[k].size, slots[k].dtype)
+                   for k, n in enumerate(self.order)]
         self.device.wait()
         launch(self.bound, [found.get(n, outputs[0]) for n in range(max(found, default=-1) + 1)], outputs,
                values, self.bound.new_blocks())

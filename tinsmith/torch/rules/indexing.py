@@ -46,6 +46,8 @@ def _index_put(x: Tensor, indices: Indices, values: Tensor, accumulate: bool = F
     whole = (*x.shape[:order[0]], *shape, *x.shape[order[-1] + 1:])
     values = values.cast(x.dtype).expand(whole)
     front = order[0]
+    if front and len(shape) == 1 and len(found) == 1 and not accumulate:
+        return x.index_copy(front, found[0], values)  # along its axis, so that a cache can be written in place
     axes = [*range(front, front + len(shape)), *range(front), *range(front + len(shape), len(whole))]
     written = moved.index_put(tuple(found), values.permute(*axes), accumulate)
     back = [[*order, *rest].index(n) for n in range(x.ndim)]
