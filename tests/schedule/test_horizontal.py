@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.schedule.helpers import given, kernels, schedule
 from tinsmith.backend.device import Device
@@ -114,3 +115,15 @@ def test_a_kernel_does_not_wait_for_what_needs_it() -> None:
     between = (x - (x * first.contiguous()).sum(1, keepdim=True)).sum(0)
     assert all(len(k.written) == 1 for k in kernels(first, between))
     np.testing.assert_allclose(second.numpy(), (x.numpy() * first.numpy()).sum(0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_tiny_maps_of_one_shape_share_kernels(device: str) -> None:
+    """The counters and statistics of many batch norms took a launch each."""
+    old = [Tensor.full((6,), n, device=device).contiguous().realize() for n in range(20)]
+    new = [t * 0.9 + n for n, t in enumerate(old)]
+    large = [Tensor.ones(100, 100, device=device).contiguous().realize() + n for n in range(3)]
+    schedule = new[0].schedule(*new[1:], *large)
+    assert len(schedule.steps) < len(large) + 3
+    Tensor.realize(*new)
+    np.testing.assert_allclose([t.numpy()[0] for t in new], [1.9 * n for n in range(20)], rtol=1e-6)

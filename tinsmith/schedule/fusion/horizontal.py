@@ -5,8 +5,9 @@ Three kinds are found, in this order:
 - kernels over the same *tiles*: attention forward stores its rows' statistics, which its gradient needs, from the
   kernel that uses them; the gradients of keys and values share their tiles;
 - *siblings*, such as optimizer updates and statistics of one tensor: their outputs have one shape, their reductions run
-  over the same axes, and they read a common buffer, or one reads the other's outputs element by element (row by row, on
-  targets that keep rows in registers), so the value is still in a register;
+  over the same axes, and they read a common buffer, or are tiny maps (the counters of batch norms), or one reads the
+  other's outputs element by element (row by row, on targets that keep rows in registers), so the value is still in a
+  register;
 - *sums* of values that another kernel computes or reads.
 
 Column sums (``fuse_sums``) move into the kernel that computes or reads the same rows:
@@ -48,6 +49,7 @@ from tinsmith.target.target import Target
 
 MOST_BUFFERS = 30  # arguments of a merged kernel
 MOST_NODES = 400  # nodes of a merged kernel's graph
+TINY = 1 << 12  # elements up to which a map takes no longer than its launch
 
 AS_IT_LIES = (Ops.RESHAPE, Ops.CONTIGUOUS, Ops.DETACH)
 
@@ -576,7 +578,7 @@ class _Siblings:
 
 
 def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
-    """Return the items with siblings merged: independent kernels of equal loops that read a common input.
+    """Return the items with siblings merged: independent kernels of equal loops that read a common input, or are tiny.
 
     One pass over items in dependency order.
     """
@@ -588,8 +590,9 @@ def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
         key, size = _key(item)
         group = _continued(item, key, size, producers)
         level = 1 + max((g.level for g in producers if g is not group), default=0)
+        reads = [*item.read, *([_ANY] if key is not None and _is_tiny(*key[1:]) else [])]
         if group is None and key is not None:
-            found = (readers.get((key, s)) for s in item.read)
+            found = (readers.get((key, s)) for s in reads)
             group = next((g for g in found if g is not None and g not in producers and level < g.first_reader
                           and _fits(item, size, g)), None)
         if group is None:
@@ -605,9 +608,16 @@ def _siblings(items: list[ScheduleItem]) -> list[ScheduleItem]:
             if p is not group:
                 p.first_reader = min(p.first_reader, group.level)
         if key is not None:
-            readers.update(((key, s), group) for s in item.read)
+            readers.update(((key, s), group) for s in reads)
     groups.sort(key=lambda g: g.members[-1])
     return toposorted([merged([items[m] for m in g.members], "loops") for g in groups])
+
+
+_ANY = -1  # the slot that all tiny maps read in common
+
+
+def _is_tiny(shape: Shape, reduces: frozenset[Any]) -> bool:
+    return not reduces and math.prod(shape) <= TINY
 
 
 def _key(item: ScheduleItem) -> tuple[Any, int]:
