@@ -162,7 +162,8 @@ class Executable:
         self.mutations = list(written.values())
         computed = [n for n in nodes if n.op == "call_function" and n not in written and not isinstance(
             values[n], (int, float, bool, torch.SymInt))]
-        self.numbers = {n: values[n] for n in nodes if n.op == "call_function" and n not in set(computed)}
+        tensors = {*computed, *written}
+        self.numbers = {n: values[n] for n in nodes if n.op == "call_function" and n not in tensors}
         self.reasons = {n: None if is_getitem(n) else reason_against(n, values, options.exact_random, devices)
                         for n in computed}
         self.reasons |= refused or {}
