@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from tests.properties.runner import FEW
 from tinsmith import Context, GlobalCounters, Tensor, Variable, dtypes, nn, with_opts
@@ -334,3 +336,28 @@ def test_windows_whose_taps_and_positions_are_variables(dtype: str) -> None:
         windows = np.lib.stride_tricks.sliding_window_view(x, taps, 2)
         exact = np.einsum("bctk,bot->ock", windows.astype(np.float64), g.astype(np.float64))
         np.testing.assert_allclose(found.float().numpy(), exact, rtol=1e-2, atol=1)
+
+
+PADDED = st.lists(st.tuples(*(st.integers(2, 5) for _ in range(2)), *(st.integers(0, 3) for _ in range(4))), min_size=2,
+                 max_size=4, unique=True)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(PADDED, st.sampled_from(("plain", "turned", "flipped", "axis")), st.sampled_from((np.int64, np.float32)))
+@example([(3, 4, 2, 3, 1, 3), (4, 4, 0, 3, 1, 2)], "turned", np.int64)
+@example([(4, 3, 2, 3, 1, 3), (4, 4, 0, 3, 1, 2)], "flipped", np.int64)
+def test_padding_of_sizes_that_change_is_zero(sizes: list[tuple[int, ...]], how: str, dtype: type) -> None:
+    """In the tail of a loop, copies of rows beyond the padded ones repeated the last row of the array."""
+    for table in symbolic_programs.tables:
+        table.clear()
+    for rows, columns, *amounts in sizes:
+        x = np.arange(1, 1 + rows * columns).astype(dtype).reshape(rows, columns)
+        t = Tensor(x)
+        if how == "turned":
+            x, t = x.T, t.permute(1, 0)
+        elif how == "flipped":
+            x, t = np.flip(x, 1).T, t.flip(1).permute(1, 0)
+        pads = ((amounts[0], amounts[1]), (amounts[2], amounts[3]))
+        if how == "axis":
+            x, t, pads = x[:, None], t.unsqueeze(1), (pads[0], (1, 2), pads[1])
+        np.testing.assert_array_equal((t.pad(pads) + 0).numpy(), np.pad(x, pads))

@@ -58,7 +58,7 @@ class KernelGraph:
         for axes_of in (grouped, joined):
             while apart := next(filter(None, map(axes_of, self.folds)), None):
                 self.split(*apart, apart[0].arg[1])
-        while self.target.parallel is Role.GLOBAL and (apart := runs(self.sink, self.target.blocks.access)):
+        while apart := runs(self.sink, self.target.costs.run):
             self.split(*apart, apart[0].arg[1])
         while pair := next(mergeable(self.sink, self.order), None):
             self.join(*pair)

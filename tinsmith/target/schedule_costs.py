@@ -100,6 +100,9 @@ class Costs(NamedTuple):
     balance: float = 77.0  # products of a staged matrix unit per byte of memory traffic
     launch: float = 1e9  # cost of a kernel launch, in such products
     sector: int = 32  # bytes of a memory sector
+    # bytes of a run from which on it gets a loop, where loads divide a row into runs that lie apart in memory; cores
+    # cut the row's loop where it goes on to the next run instead
+    run: int = 1 << 62
     split_lines: float = 0.25  # relative slowdown of a product whose operand rows are not aligned to sectors
     # slowdown of a product whose operands cannot be copied as boxes (TMA), so that another unit computes it
     no_boxes: float = 6.0
@@ -110,5 +113,5 @@ CORE_COSTS = Costs()
 GRID_COSTS = Costs(block_factors=False, across=0, light=48, windows=48, unpartitioned=128, short_row=0, scalar=1 << 62,
                    operand_reads=1 << 62, join=0, rows=128, rows_apart=1 << 12, streams=False, chain_bytes=2,
                    sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12, uneven_chunk=1 << 12,
-                   digits=range(4, 7))
+                   digits=range(4, 7), run=32)
 RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # one thread per digit ranks a part

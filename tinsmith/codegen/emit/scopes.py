@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -329,10 +329,14 @@ class ScopeWriter:
     def in_tail(self, body: list[UOp], r: UOp, tail: UOp) -> list[UOp]:
         """Restrict a body to the tail of a range of symbolic size. Copies beyond the size, which do not store, read the
         elements of the last copy: a load in a loop needs no branch."""
-        bodies = [bind(n, r, tail) for n in body]
-        loads = [n for n in toposort(bodies) if n.op is Ops.LOAD and len(n.src) > 2 and tail in n.src[2].ranges]
-        table = {n: clamped for n in loads if (clamped := _clamped(n, tail)) is not n}
-        return [simplify(n.substitute(table)) for n in bodies]
+        found = []
+        for store in (bind(n, r, tail) for n in body):
+            guard = store.src[3] if store.op is Ops.STORE and len(store.src) > 3 else None
+            bounds = {c for c in conjuncts(guard) if tail in c.ranges} if guard is not None else set[UOp]()
+            loads = [n for n in toposort(store) if n.op is Ops.LOAD and len(n.src) > 2]
+            table = {n: clamped for n in loads if (clamped := _clamped(n, tail, bounds)) is not n}
+            found.append(simplify(store.substitute(table)))
+        return found
 
     def narrowed(self, body: list[UOp], r: UOp, value: UOp) -> list[UOp]:
         """Restrict a body to the value or range ``value`` of ``r``: decided guards vanish, and so do copies that never
@@ -387,13 +391,18 @@ def holds_for(condition: UOp, r: UOp) -> bool:
     return bound.simplify().vmax < 0
 
 
-def _clamped(load: UOp, tail: UOp) -> UOp:
+def _clamped(load: UOp, tail: UOp, bounds: Collection[UOp]) -> UOp:
     """Return a load whose copies along a parallel range, of which only the first ones are valid in the tail, read the
-    last valid element instead of having a guard."""
+    last valid element instead of having a guard.
+
+    Args:
+        bounds: the conditions without which nothing is stored. Others, as those of padding, decide what is stored.
+    """
     memory, index, valid = load.src
     for condition in conjuncts(valid):
         copies = [u for u in condition.ranges if u is not tail]
-        if condition.op is not Ops.CMPLT or len(copies) != 1 or copies[0].arg[1] is not Role.UPCAST:
+        if condition not in bounds or condition.op is not Ops.CMPLT or len(copies) != 1 or (
+                copies[0].arg[1] is not Role.UPCAST):
             continue
         (u,), (terms, constant) = copies, linear_form(condition.src[0] - condition.src[1])
         if terms.pop(u, 0) != 1:
