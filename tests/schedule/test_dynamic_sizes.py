@@ -342,7 +342,7 @@ PADDED = st.lists(st.tuples(*(st.integers(2, 5) for _ in range(2)), *(st.integer
                  max_size=4, unique=True)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PADDED, st.sampled_from(("plain", "turned", "flipped", "axis")), st.sampled_from((np.int64, np.float32)))
 @example([(3, 4, 2, 3, 1, 3), (4, 4, 0, 3, 1, 2)], "turned", np.int64)
 @example([(4, 3, 2, 3, 1, 3), (4, 4, 0, 3, 1, 2)], "flipped", np.int64)

@@ -215,7 +215,7 @@ def test_a_costly_mask_is_stored_and_the_weights_of_attention_are_not(kept: bool
     assert any(n.shape == (256, 256) for n in stored) and not any(n.shape == (1, 8, 256, 256) for n in stored)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given_by(st.sampled_from(("product", "sum", "maximum")), st.sampled_from(("bfloat16", "float16")),
           st.sampled_from(("beside", "padded", "multiplied")), st.booleans(), st.integers(1, 6))
 def test_a_result_that_is_rounded_has_the_narrow_dtype(of: str, dtype: str, then: str, scaled: bool, size: int) -> None:
