@@ -279,7 +279,8 @@ def test_a_real_kernel_shows_and_is_interrupted() -> None:
     html = outputs[0][0]["text/html"]
     assert "[2., 4.]" in html and "<svg" in html and "(In[1]:4)" in html
     assert outputs[0][0]["text/plain"] == "Tensor([2., 4.], dtype=dtypes.float, device='CPU')"
-    assert [name for name, _ in outputs[1]] == ["KeyboardInterrupt"]
+    errors = [o[0] for o in outputs[1] if not isinstance(o, str)]  # the text may come in several pieces
+    assert errors == ["KeyboardInterrupt"]
     assert outputs[2] == ["[2.0, 3.0] True (3000, 3000)\n"]
     assert outputs[3] == ["[1.0, 2.0] (8, 8)\n"]
     assert outputs[4][0][0] == "ShapeError" and "In[5]:1" in outputs[4][0][1]
