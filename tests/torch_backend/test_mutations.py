@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +13,10 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import tinsmith.torch as ours  # noqa: E402
-from tinsmith.torch import program  # noqa: E402
+from tinsmith.torch import compiler, program  # noqa: E402
+from tinsmith.torch.executable import Options  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    ours.report().clear()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 @pytest.fixture
@@ -144,11 +138,13 @@ def test_an_optimizer_writes_its_state_in_place(name: str, made: list[Any]) -> N
 def test_running_statistics_that_are_also_returned() -> None:
     """AOTAutograd saves the new statistics for the backward graph: these keep memory of their own."""
     norm, other = (torch.nn.BatchNorm2d(6).train() for _ in range(2))
-    compiled, x = ours.compile(norm), torch.randn(4, 6, 5, 5, requires_grad=True)
-    first = compiled(x)
-    for m in (compiled, other, other):
-        m(x)
-    first.sum().backward()  # after another call has changed the statistics
+    compiled, x, flow = ours.compile(norm), torch.randn(4, 6, 5, 5, requires_grad=True), torch.randn(4, 6, 5, 5)
+    gradients = []
+    for m in (compiled, other):
+        first = m(x)
+        m(x * 2 + 1)  # changes the statistics before the first call's backward pass
+        gradients += torch.autograd.grad(first, x, flow)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
     for (name, a), b in zip(norm.state_dict().items(), other.state_dict().values()):
         torch.testing.assert_close(a, b, msg=name)
 
@@ -158,6 +154,28 @@ def test_an_argument_with_its_new_value_is_a_result(made: list[Any]) -> None:
     with torch.no_grad():
         y, z = ours.compile(lambda x: (x.add_(1), x.mul_(2)))(x)
     assert y is x and z is x and torch.equal(x, want) and made[0].inside
+
+
+def test_a_copy_to_another_argument_comes_before_the_write() -> None:
+    """The graph copies a view of an argument to another one, and a computed value to the first."""
+    graph = torch.fx.Graph()
+    a, b = graph.placeholder("a"), graph.placeholder("b")
+    new = graph.call_function(torch.ops.aten.add.Tensor, (b, 1))
+    turned = graph.call_function(torch.ops.aten.permute.default, (b, [1, 0]))
+    graph.call_function(torch.ops.aten.copy_.default, (a, turned))
+    graph.call_function(torch.ops.aten.copy_.default, (b, new))
+    graph.output((new,))
+    module = torch.fx.GraphModule({}, graph)
+    given = [torch.randn(3, 3), torch.randn(3, 3)]
+    want = [given[1].t().clone(), given[1] + 1]
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(t) for t in given]
+        torch.fx.passes.fake_tensor_prop.FakeTensorProp(module, mode).propagate(*fakes)
+    compiled = compiler.CompiledGraph(module, fakes, "inference", Options())
+    (result,) = compiled(list(given))
+    assert not compiled.refused
+    for got, wanted in zip([*given, result], [*want, want[1]], strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_a_frozen_parameter_keeps_its_version() -> None:

@@ -159,7 +159,6 @@ class Executable:
         self.result = next(n for n in nodes if n.op == "output").args[0]
         self.constants = {n: _attribute(module, n.target) for n in nodes if n.op == "get_attr"}
         self.written = written = mutations(nodes, values)
-        self.mutations = list(written.values())
         computed = [n for n in nodes if n.op == "call_function" and n not in written and not isinstance(
             values[n], (int, float, bool, torch.SymInt))]
         tensors = {*computed, *written}
@@ -215,8 +214,8 @@ class Executable:
 
     def _build_parts(self, parts: Sequence[GraphPart]) -> None:
         last = self._last_uses(parts)
-        written = in_place(self.mutations, parts, self.values, self.sizes)
-        copied = [m for m in self.mutations if not any(m in found for found in written.values())]
+        written = in_place(self.written, parts, self.values, self.sizes)
+        copied = [m for m in self.written.values() if not any(m in found for found in written.values())]
         last |= {m.target: max(number, last.get(m.target, 0)) for number, found in written.items() for m in found}
         last |= {n: len(parts) for m in copied for n in m}
         for number, part in enumerate(parts):

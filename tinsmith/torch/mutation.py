@@ -53,17 +53,19 @@ def mutations(nodes: Sequence[Any], values: Mapping[Any, Any]) -> dict[Any, Muta
     return found
 
 
-def in_place(found: Sequence[Mutation], parts: Sequence[GraphPart], values: Mapping[Any, Any],
+def in_place(found: Mapping[Any, Mutation], parts: Sequence[GraphPart], values: Mapping[Any, Any],
              sizes: FixedSizes | VariableSizes) -> dict[int, list[Mutation]]:
     """Return number of a part → the writes that its program performs: those of values that it computes, to memory that
-    nothing outside of it reads later."""
+    nothing outside of it reads later. Results of the graph, and copies to other arguments at its end, read later."""
     home = {n: k for k, part in enumerate(parts) for n in part.nodes}
     out: dict[int, list[Mutation]] = {}
-    for m in found:
+    for node, m in found.items():
         number = home.get(m.source)
         if number is None or not parts[number].ours or not _fits(m, parts[number], values, sizes):
             continue
-        if all(u.op != "output" and home.get(u, number) <= number for u in _readers(m.target)):
+        late = (u for u in _readers(m.target) if u is not node and (
+            u.op == "output" or u.target is COPY or home.get(u, number) > number))
+        if next(late, None) is None:
             out.setdefault(number, []).append(m)
     return out
 

@@ -237,7 +237,7 @@ class TorchProgram:
             alignment = self.device.alignment
             if alignment > 1 and functools.reduce(operator.or_, addresses) % alignment:
                 inputs = [t if t.data_ptr() % alignment == 0 else _copied(t) for t in inputs]
-                made = self._allocated(inputs)
+                made = self._allocated(inputs) if self.inside else made
                 addresses = self._addresses(inputs, made)
             if self.bound.blocks:
                 owner, more = self.temporaries()
