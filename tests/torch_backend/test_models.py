@@ -136,7 +136,8 @@ def test_dropout_keeps_the_mean_and_its_gradient_follows_the_mask() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_cross_entropies(seed: int) -> None:
-    """Drawn shapes, weights, ignored classes, reductions and soft labels: losses and gradients as PyTorch's."""
+    """Drawn shapes, weights, ignored classes, reductions and soft labels: losses and gradients as PyTorch's where each
+    operation rounds, else about as far from those in float64."""
     rng = np.random.default_rng(seed)
     classes, rows = int(rng.integers(1, 40)), int(rng.integers(1, 9))
     shape = [(classes,), (rows, classes), (rows, classes, 3), (2, classes, 3, rows)][seed % 4]
@@ -157,11 +158,16 @@ def test_cross_entropies(seed: int) -> None:
     x64 = x.detach().double().requires_grad_()
     wide = {k: v.double() if k == "weight" else v for k, v in options.items()}
     exact = step_of(F.cross_entropy, x64, y.double() if y.is_floating_point() else y, wide)
-    eager, here = (step_of(f, x, y, options) for f in (F.cross_entropy, ours.compile(F.cross_entropy, strict=True)))
-    for got, want, true in zip(here, eager, exact):
-        assert got.dtype is want.dtype and got.shape == want.shape
-        close = torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
-        assert close or (got - true).abs().mean() < (want - true).abs().mean(), "PyTorch's result, or a closer one"
+    eager = step_of(F.cross_entropy, x, y, options)
+    for rounding in (True, False):
+        torch._dynamo.reset()
+        compiled = ours.compile(F.cross_entropy, strict=True, exact_rounding=rounding)
+        for got, want, true in zip(step_of(compiled, x, y, options), eager, exact, strict=True):
+            assert got.dtype is want.dtype and got.shape == want.shape
+            if rounding or x.dtype is torch.float32:
+                assert torch.allclose(got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+            else:
+                assert (got - true).abs().mean() <= 1.25 * (want - true).abs().mean()
     assert not fallbacks()
 
 
