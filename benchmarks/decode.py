@@ -1,7 +1,7 @@
 """``python -m benchmarks.decode``: tokens of a Llama through ``torch.compile``, with a static cache of keys and values.
 
-The model has random weights, and the cache is ``transformers.StaticCache``. Systems run in turn in one process; the
-time of a token is the median of all steps on the CPU (one thread, processor time), and that of a row of steps on a GPU.
+The model has random weights, and the cache is ``transformers.StaticCache``. Systems run one after the other in one
+process. A token's time is the median of its steps on the CPU (one thread, processor time), the mean on a GPU.
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from benchmarks.process import machine
 
+PROMPT: Final = 16  # tokens
 WARM: Final = 10  # steps before the first that is timed
 STEPS: Final = 30
 
@@ -32,7 +33,7 @@ class Decoder:
         import torch
         import transformers
 
-        self.torch, self.device, self.sequences, self.place = torch, device, sequences, 16
+        self.torch, self.device, self.sequences, self.place = torch, device, sequences, PROMPT
         gpu = device != "cpu"
         heads = width // (128 if gpu else 64)
         config = transformers.LlamaConfig(
@@ -43,8 +44,8 @@ class Decoder:
         self.model = transformers.LlamaForCausalLM(config).eval().to(device, torch.bfloat16 if gpu else torch.float32)
         self.cache = transformers.StaticCache(config=config, max_cache_len=positions)
         with torch.no_grad():  # the prompt
-            self.model(self._tokens(16), past_key_values=self.cache, use_cache=True,
-                       cache_position=torch.arange(16, device=device))
+            self.model(self._tokens(PROMPT), past_key_values=self.cache, use_cache=True,
+                       cache_position=torch.arange(PROMPT, device=device))
 
     def _tokens(self, count: int) -> Any:
         return self.torch.randint(0, 32000, (self.sequences, count), device=self.device)
@@ -59,7 +60,7 @@ class Decoder:
 
     def seconds(self, forward: Callable[..., Any]) -> float:
         """Return the seconds of a token."""
-        self.place = 16
+        self.place = PROMPT
         for _ in range(WARM):
             self.step(forward)
         if self.device != "cpu":
@@ -87,6 +88,8 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--systems", default="eager,tinsmith", help="of eager, tinsmith, inductor")
     given = parser.parse_args(args)
+    if given.positions < PROMPT + WARM + STEPS:
+        parser.error(f"--positions must be at least {PROMPT + WARM + STEPS}: a prompt, and the steps")
     warnings.filterwarnings("ignore", category=FutureWarning)
     os.environ["THREADS"] = "1"  # as many as PyTorch has
     import torch

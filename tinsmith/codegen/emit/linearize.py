@@ -267,8 +267,6 @@ class Linearizer(Emitter):
     def loop_carried(self, r: UOp, size: UOp, body: list[UOp], write: Callable[[list[UOp]], None]) -> None:
         running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         threads, step = shared_steps(running[0])
-        if threads is not None:
-            running = [n for n in toposort(body) if n.op is Ops.PREFIX and r in n.src[1].ranges]
         end = self.expression(size)
         starts: dict[tuple[UOp, Coords], UOp] = {}
         for n in running:

@@ -133,7 +133,7 @@ class Facts:
 _SOURCE = Facts()
 
 
-def _shared(order: Sequence[UOp]) -> tuple[dict[UOp, UOp | None], set[UOp]]:
+def _readers_and_operands(order: Sequence[UOp]) -> tuple[dict[UOp, UOp | None], set[UOp]]:
     """Return the only reader of each value, None if several nodes read it; and the values that contractions read, below
     views and casts."""
     readers: dict[UOp, UOp | None] = {}
@@ -177,7 +177,7 @@ class Analysis:
         self._factors: dict[UOp, UOp | None] = {}
         self._viewed: dict[UOp, int] = {}
         self.stored: dict[UOp, Facts] = {}
-        self.reader, operands = _shared(self.order)
+        self.reader, operands = _readers_and_operands(self.order)
         outputs = set(roots)
         for n in self.order:
             view = n.op.kind == "movement" and len(n.src) == 1
