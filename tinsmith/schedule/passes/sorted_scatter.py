@@ -49,17 +49,29 @@ def _by_segments(n: UOp, target: Target) -> UOp:
     multiple = target.costs.cuts.asked_beyond
     limits = UOp.iota(-(-(places + 1) // multiple) * multiple, dtypes.int32)
     begin = count_below(ordered, limits.cast(dtypes.uint32)).contiguous()
+    parts = _parts(places, steps, beside, target)
+    each = -(-steps // parts)
+    order = order.reshape((steps,)).pad(((0, parts * each - steps),)).reshape((parts * each, 1))
     rows = x.permute((axis, *others)).reshape((steps, beside))
-    rows = _in_order(rows, order.reshape((steps, 1)).expand(rows.shape))
-    cube = (places, steps, beside)
-    first, last = (begin.shrink(((k, k + places),)).reshape((places, 1, 1)).expand(cube) for k in (0, 1))
-    step = UOp.iota(steps, dtypes.int32).reshape((1, steps, 1)).expand(cube)
+    rows = _in_order(rows, order.expand((parts * each, beside)))
+    cube = (places, parts, each, beside)
+    first, last = (begin.shrink(((k, k + places),)).reshape((places, 1, 1, 1)).expand(cube) for k in (0, 1))
+    step = UOp.iota(parts * each, dtypes.int32).reshape((1, parts, each, 1)).expand(cube)
     mine = step.lt(first).logical_not() & step.lt(last)
-    rows = rows.reshape((1, steps, beside)).expand(cube)
-    total = mine.where(rows, rows.const_like(op.identity(rows.dtype))).reduce(op, (1,))
+    rows = rows.reshape((1, parts, each, beside)).expand(cube)
+    total = mine.where(rows, rows.const_like(op.identity(rows.dtype))).reduce(op, (2,))
+    total = total.contiguous().reduce(op, (1,)) if parts > 1 else total
     shape = tuple(base.shape[a] for a in (axis, *others))
     back = tuple((axis, *others).index(a) for a in range(n.ndim))
     return base.alu(op, total.reshape(shape).permute(back))
+
+
+def _parts(places: int, steps: int, beside: int, target: Target) -> int:
+    """Return the number of parts of the sorted steps: few positions alone do not occupy the device, and one of them may
+    have most of the updates. All parts together have no more results than there are updates."""
+    threads = places * -(-beside // target.blocks.lanes)
+    wanted = target.cores * target.resident // max(threads, 1)
+    return max(min(wanted, steps // target.costs.cuts.segment, steps // max(places, 1)), 1)
 
 
 def _in_order(x: UOp, order: UOp, deep: int = 4) -> UOp:
