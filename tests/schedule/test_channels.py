@@ -2,6 +2,8 @@
 tiles."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,7 +33,7 @@ def copies(*values: Tensor) -> list[tuple[int, ...]]:
     return [n.shape for n in toposort(made(*values)) if n.op is Ops.CONTIGUOUS]
 
 
-def gradients(x: Tensor, w: Tensor, **how: int) -> tuple[Tensor, ...]:
+def gradients(x: Tensor, w: Tensor, **how: Any) -> tuple[Tensor, ...]:
     y = x.conv2d(w, **how)
     return tuple(y.gradient(x, w, gradient=f16(*y.shape)))
 
@@ -42,6 +44,18 @@ def test_images_and_weights_are_copied_with_their_channels_innermost() -> None:
     assert copies(*gradients(f16(64, 256, 28, 28), f16(256, 256, 3, 3), padding=1)) == [image, weight, image]
     x, w = f16(*image).permute(0, 3, 1, 2), f16(*weight).permute(0, 3, 1, 2)
     assert copies(x.conv2d(w, padding=1)) == [] == copies(x.conv2d(w, stride=2))
+
+
+def test_rows_of_a_window_along_columns_are_no_channels() -> None:
+    """Stored along the rows that no window slides along, results were written element by element: 56 µs, now 10."""
+    x, w = f16(4, 64, 112, 112), f16(64, 64, 1, 3)
+    image, weight = (4, 112, 112, 64), (64, 1, 3, 64)
+    assert copies(x.conv2d(w, padding=(0, 1))) == [image, weight]
+    assert copies(*gradients(x, w, padding=(0, 1))) == [image, weight, image]
+    along = f16(64, 64, 3, 1)
+    assert copies(x.conv2d(along, padding=(1, 0))) == [(64, 3, 1, 64)], "columns are rows of memory as they are"
+    x, w = f16(32, 128, 17, 17), f16(192, 128, 7, 1)
+    assert copies(x.conv2d(w, padding=(3, 0))) == [(32, 17, 17, 128), (192, 7, 1, 128)], "but not of 17 elements"
 
 
 def test_what_is_computed_is_stored_so() -> None:

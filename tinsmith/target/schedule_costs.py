@@ -42,6 +42,7 @@ class Cuts(NamedTuple):
     scatters: bool = False  # True if scatters with too little parallel work are rewritten as sums or sorts
     asked_places: int = 64  # number of places up to which a scatter becomes a sum over all steps per place
     sorted_steps: int = 256  # steps of a scatter from which on sorting is worth it
+    segment: int = 32  # steps of a part of a sorted scatter, at least
     # The place count of a sorted scatter is rounded up to this multiple: threads may look up places beyond the last.
     asked_beyond: int = 1 << 10
 
@@ -97,6 +98,8 @@ class Costs(NamedTuple):
     rounds: int = 1 << 18  # bytes of a collective's value from which on less traffic is worth more rounds
     digits: range = range(4, 12)  # bits per digit of a radix sort: counters stay in L1, or in registers
     piece: int = 16  # elements of a sort that are compared with each other, where parts are sorted side by side
+    # comparisons per byte of a key up to which a sort compares all pairs of each row: wider keys have more digits
+    compared: int = 0
     balance: float = 77.0  # products of a staged matrix unit per byte of memory traffic
     launch: float = 1e9  # cost of a kernel launch, in such products
     sector: int = 32  # bytes of a memory sector
@@ -106,6 +109,8 @@ class Costs(NamedTuple):
     split_lines: float = 0.25  # relative slowdown of a product whose operand rows are not aligned to sectors
     # slowdown of a product whose operands cannot be copied as boxes (TMA), so that another unit computes it
     no_boxes: float = 6.0
+    # the same per element of the sum that a block computes: blocks do not hide the latency of their loads
+    no_boxes_step: float = 4.7e6
     cuts: Cuts = Cuts()  # how reductions and scans are split
 
 
@@ -113,5 +118,5 @@ CORE_COSTS = Costs()
 GRID_COSTS = Costs(block_factors=False, across=0, light=48, windows=48, unpartitioned=128, short_row=0, scalar=1 << 62,
                    operand_reads=1 << 62, join=0, rows=128, rows_apart=1 << 12, streams=False, chain_bytes=2,
                    sum_steps=8, maps_beside=True, chunk=1 << 9, sum_chunk=1 << 12, uneven_chunk=1 << 12,
-                   digits=range(4, 7), run=32)
+                   digits=range(4, 7), run=32, compared=1 << 23)
 RANKED_COSTS = GRID_COSTS._replace(digits=range(8, 9), piece=12 << 8)  # one thread per digit ranks a part

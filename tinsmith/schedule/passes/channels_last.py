@@ -55,6 +55,7 @@ from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.schedule.values import SOURCES, STAGED
 from tinsmith.target.target import Target
 
+TILE = 64 * 64  # results of a block, about
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
@@ -81,11 +82,22 @@ def price_of_copy(x: UOp, target: Target) -> float:
     return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
 
 
-def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
-    """Return the summed product with channels-last copies of its operands where TMA boxes need them.
+def price_without_boxes(products: int, results: int, target: Target) -> float:
+    """Return the additional cost of a sum of products whose operands cannot be boxes, in the time of one product.
+
+    Each block waits for the loads of its steps; sums of few results are split, so that a block has fewer of them.
+    """
+    costs, tiles = target.costs, -(-results // TILE)
+    split = max(target.cores // (2 * tiles), 1) if tiles else 1
+    return products * costs.no_boxes + products / max(results * split, 1) * costs.no_boxes_step
+
+
+def channels_last(total: UOp, narrow: DType, target: Target) -> UOp | None:
+    """Return the product that ``total`` sums with channels-last copies of its operands where TMA boxes need them.
 
     None if it is not a product, if no operand needs a copy, or if the copies do not pay.
     """
+    summed, axes = total.src[0], total.arg[1]
     if not all(isinstance(s, int) for s in summed.shape):
         return None
     above = read_by(summed, ranges_of(summed.shape), lambda v: v.op.kind == "movement", lambda v: False)
@@ -94,7 +106,8 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
     if None in reads:
         return None
     slides = above.slides.union(*(r.slides for r in reads if r is not None))
-    found = [(r, _channels(r, slides, max(target.bulk_copy // narrow.itemsize, 1))) for r in reads if r is not None]
+    found = [(r, _channels(r, slides, axes, max(target.bulk_copy // narrow.itemsize, 1)))
+             for r in reads if r is not None]
     copied = [r for r, axis in found if axis is not None and not (
         axis == r.source.ndim - 1 and (_lies(r.source) or not slides))]
     price = sum(price_of_copy(r.source, target) for r in copied
@@ -102,21 +115,28 @@ def channels_last(summed: UOp, narrow: DType, target: Target) -> UOp | None:
     picked = any(s > 1 and not at.ranges for r, axis in found if axis is not None
                  for s, at in zip(r.source.shape[axis:], r.place[axis:]))  # one position of a window
     fits = (slides or picked) and all(axis is not None for _, axis in found)
-    if not fits or product.size * target.costs.no_boxes <= price:
+    if not fits or price_without_boxes(product.size, total.size, target) <= price:
         return None
     factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
     return above.views.of(product.replace(src=tuple(factors))) if copied else None
 
 
-def _channels(read: Read, slides: frozenset[UOp], unit: int) -> int | None:
-    """Return the axis to store innermost: the fastest one that is read at several positions and that no window slides
-    along; None if it is not a single range, or is short."""
-    for axis, at in reversed(list(enumerate(read.place))):
-        size = read.source.shape[axis]
-        if size > 1 and at.ranges and not at.ranges & slides:
-            long = 2 * size * read.source.dtype.itemsize >= ROW_BYTES
-            return axis if at.op is Ops.RANGE and long and size % unit == 0 else None
-    return None
+def _channels(read: Read, slides: frozenset[UOp], summed: Sequence[int], unit: int) -> int | None:
+    """Return the axis to store innermost; None if it is not a single range, or is short.
+
+    It is the fastest axis that is read at several positions, if no window slides along it or a faster one. Else it is
+    the fastest axis of channels: not a position of an image, as the rows of a window along its columns. Channels are
+    summed if positions are kept, and kept if positions are summed (the gradient of weights).
+    """
+    shape, item = read.source.shape, read.source.dtype.itemsize
+    free = [a for a, at in enumerate(read.place) if shape[a] > 1 and at.ranges and not at.ranges & slides]
+    slid = [a for a, at in enumerate(read.place) if at.ranges & slides and shape[a] >= unit]
+    kept = {a: {r for r in at.ranges if r.arg[0] not in summed} for a, at in enumerate(read.place)}
+    along = any(r.vmax >= unit for a in slid for r in kept[a])
+    channels = [a for a in free if not slid or bool(kept[a]) is not along]
+    fastest = [a for a in free[-1:] if a > max(slid, default=-1)]
+    return next((a for a in (*fastest, *channels[-1:]) if read.place[a].op is Ops.RANGE and shape[a] % unit == 0
+                 and 2 * shape[a] * item >= ROW_BYTES), None)
 
 
 def _last(read: Read, axis: int) -> UOp:
@@ -229,7 +249,7 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
             return _with_rows(node, target)
         if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD:
             narrow = [u.a for u in types.values() if u.turned and u.acc is node.dtype]
-            found = (channels_last(node.src[0], a, target) for a in narrow)
+            found = (channels_last(node, a, target) for a in narrow)
             node = node.replace(src=(next((p for p in found if p is not None), node.src[0]),))
         reads = _reads(node) if node.op is Ops.REDUCE else []
         units = {types.get((r.source.dtype, node.dtype)) for r in reads}
