@@ -61,16 +61,15 @@ def test_edges(size: tuple[int, int], channels: tuple[int, int], stride: int, pa
 
 @pytest.mark.parametrize("shape, what", [
     ((1, 16, 64, 32, 5, 1, 2), "x"), ((4, 8, 64, 64, 1, 2, 0), "y"), ((2, 8, 64, 64, 1, 2, 0), "w"),
-    ((2, 9, 64, 64, 3, 2, 0), "w"), ((1, 8, 128, 64, 3, 1, 1), "w"), ((3, 7, 64, 64, 3, 1, 2), "x")])
+    ((2, 9, 64, 64, 3, 2, 0), "w"), ((1, 8, 128, 64, 3, 1, 1), "w"), ((3, 7, 64, 64, 3, 1, 2), "x"),
+    ((4, 7, 64, 64, 3, 1, 1), "w"), ((2, 11, 64, 64, 3, 1, 1), "w")])
 def test_gradients_strides_and_other_windows(shape: tuple[int, ...], what: str) -> None:
     sink, inputs = convolution(*shape, what=what)
     assert through_ring(sink)
     close(run_on(DEVICE, sink, inputs, None)[0], expected(sink, inputs)[0])
 
 
-@pytest.mark.parametrize("shape, what", [
-    ((4, 8, 12, 64), "y"),  # pixels do not begin at multiples of 16 bytes
-    ((4, 7, 64, 64), "w")])  # steps beyond an image would multiply what is not zero in both operands
+@pytest.mark.parametrize("shape, what", [((4, 8, 12, 64), "y")])  # pixels do not begin at multiples of 16 bytes
 def test_what_is_no_box_goes_another_way(shape: tuple[int, ...], what: str) -> None:
     sink, inputs = convolution(*shape, what=what)
     assert not through_ring(sink)

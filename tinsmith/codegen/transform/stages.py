@@ -11,7 +11,7 @@ HINT (prefetch and non-temporal stores), ROTATE (software-pipelined loads) and W
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import back_to_back_gemm, matrix_units
 from tinsmith.codegen.transform.computed_operand import SIDE, equal_values
 from tinsmith.codegen.transform.stage_builder import Side, from_stage, under_names
-from tinsmith.codegen.transform.tma_boxes import staged_operand
+from tinsmith.codegen.transform.tma_boxes import loaded, staged_operand
 from tinsmith.core.dtypes import dtypes
 from tinsmith.core.errors import ArgumentError
 from tinsmith.ir import Ops, UOp
@@ -305,7 +305,39 @@ def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], de
     own = [r for n, r in enumerate(product.src[2:]) if n in (which, 2)]
     guards = [{c for g in s.src[3:] for c in conjuncts(g)} for s in k.stores]
     unread = [c for c in guards[0] if all(c in g for g in guards)]
-    return staged_operand(product, which, [*inside, *own], depth, k.target.bulk_copy, unread, k.new_range)
+
+    def staged(product: UOp) -> UOp | str:
+        return staged_operand(product, which, [*inside, *own], depth, k.target.bulk_copy, unread, k.new_range)
+
+    found = staged(product)
+    return staged(_without_shared_guards(product, which)) if isinstance(found, str) and not chained else found
+
+
+def _without_shared_guards(product: UOp, which: int) -> UOp:
+    """Return the product with an operand that is loaded also where only a condition forbids it that the other operand
+    has, too: the other one is 0 there.
+
+    Such are the padded steps of a reduction over windows: the sum of step and position in the window has bounds of
+    its own, those of the image.
+    """
+    own, other = (loaded(product.src[n]) for n in (which, 1 - which))
+    if own is None or other is None:
+        return product
+    known = {c for g in other.src[2:] for c in conjuncts(g)}
+    mine = [(c, _limited(c)) for g in own.src[2:] for c in conjuncts(g)]
+    guard = UOp.const(dtypes.bool, True)
+    for c, terms in mine:
+        if c not in known or not any(terms < more for _, more in mine):
+            guard = guard & c
+    freed = own.replace(src=(*own.src[:2], *(() if guard.is_const else (guard.simplify(),))))
+    value = product.src[which].substitute({own: freed})
+    return product.replace(src=(*product.src[:which], value, *product.src[which + 1:]))
+
+
+def _limited(condition: UOp) -> Set[UOp]:
+    """Return the terms of the sum that a condition limits; all ranges of another condition."""
+    inner = condition.src[0] if condition.op is Ops.CMPEQ else condition
+    return linear_form(inner.src[0])[0].keys() if inner.op is Ops.CMPLT else condition.ranges
 
 
 def stage_what_no_unit_loads(k: KernelGraph) -> None:

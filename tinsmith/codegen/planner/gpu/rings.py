@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from tinsmith.codegen.kernel import Kernel
+from tinsmith.codegen.lower.normalize import conjuncts
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
 from tinsmith.codegen.planner.cost import loading, price, staged_steps, storing, waves_of
@@ -191,7 +192,8 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
             blocks = (kernel.target.cores,) * tile.roles
             other = kernel.ranges.index(columns or rows)
             kernel.apply(Opt(OptOps.WALK, kernel.ranges.index(rows), (other, band, 1, *blocks)))
-    for which in (0, 1):
+    # the operand with more bounds first: it may leave to the other those that both have
+    for which in sorted((0, 1), key=lambda which: -len(_bounds(kernel.products[0].src[which]))):
         value = kernel.products[0].src[which]
         stage_operand(kernel, value, [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (
             Role.GLOBAL, Role.REDUCE)], tile.slots)
@@ -210,6 +212,12 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
         raise Unfit("an operand is not loaded from memory")
     apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(load), tuple(map(kernel.ranges.index, kept)),
                                  layout="swizzled", depth=slots))
+
+
+def _bounds(value: UOp) -> list[UOp]:
+    """Return the conditions under which an operand is loaded."""
+    load = loaded(value)
+    return [] if load is None else [c for g in load.src[2:] for c in conjuncts(g)]
 
 
 def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
