@@ -58,7 +58,7 @@ def sum_by_phase(roots: Sequence[UOp], target: Target) -> list[UOp]:
         if node.op is Ops.SHRINK and (crop := _cropped(node, sums)) is not None:
             return crop
         if node.op is Ops.REDUCE and node.src[0].op is Ops.UNWINDOW and node.arg[0] is Ops.ADD:
-            if target.costs.join and (of := _per_channel(node)) is not None:
+            if (of := _per_channel(node, target)) is not None:
                 return per_channel(of)
             total = _sum(node, target)
             if total is not node:
@@ -153,6 +153,7 @@ class _Channels(NamedTuple):
         axes: the summed axes.
         windows: all windows, the lowest one first; ``apart``: the strided ones.
         dtype: the dtype in which the sum is stored.
+        stored: it is stored phase by phase, not where it is read.
     """
 
     x: UOp
@@ -160,6 +161,7 @@ class _Channels(NamedTuple):
     windows: tuple[Window, ...]
     apart: tuple[Window, ...]
     dtype: DType
+    stored: bool
 
     def total(self, crops: Mapping[int, tuple[int, int]]) -> UOp:
         """Return the sum with all phases of a position side by side, from and to the given positions of some axes.
@@ -184,7 +186,8 @@ class _Channels(NamedTuple):
         for w in self.windows:
             x = x.unwindow(dense.get(w, w))
         x = x.shrink(tuple(cut.get(a, (0, s)) for a, s in enumerate(x.shape)))
-        return _placed(x.reduce("ADD", self.axes).cast(self.dtype).alu("CONTIGUOUS"), parts)
+        y = x.reduce("ADD", self.axes).cast(self.dtype)
+        return _placed(y.alu("CONTIGUOUS") if self.stored else y, parts)
 
 
 def _grown(products: UOp, axis: int, before: int, after: int) -> UOp:
@@ -209,13 +212,13 @@ def _stored(factor: UOp) -> UOp:
     return factor.replace(src=(factor.src[0].alu("CONTIGUOUS"),))
 
 
-def _per_channel(node: UOp) -> _Channels | None:
+def _per_channel(node: UOp, target: Target) -> _Channels | None:
     """Return the sum of products per channel that a node is, or None."""
     windows, x = _windows_below(node.src[0])
     apart = tuple(w for w in windows if _lies_apart(w, x, node.arg[1]))
     if not apart or not is_product(x) or columns_of(x, node.arg[1]) > 1:
         return None
-    return _Channels(x, node.arg[1], tuple(windows), apart, node.dtype)
+    return _Channels(x, node.arg[1], tuple(windows), apart, node.dtype, target.costs.join > 0)
 
 
 def _cropped(node: UOp, sums: Mapping[UOp, _Channels]) -> UOp | None:
