@@ -218,17 +218,22 @@ def _complement(keys: UOp) -> UOp:
 
 def sorted_along(x: UOp, descending: bool) -> tuple[UOp | None, UOp]:
     """Return (sorted elements of each row if the sort yields them, else None; their indices)."""
-    if x.shape[1] <= _COUNTED:
-        return None, _by_counting(_keys(x, descending))
-    keys = _keys(x, descending)
+    keys, (rows, size) = _keys(x, descending), x.shape
     target = Device[members(x.device or Device.DEFAULT)[0]].target
     costs, in_order, bits = Costs() if settings.NOOPT else target.costs, target.cores == 1, keys.dtype.bits
-    digit_bits = digit_bits_for(bits, x.shape[1], costs.digits, 0 if in_order else costs.piece)
+    if _compares_all(rows, size, costs.compared * keys.dtype.itemsize):
+        return None, _by_counting(keys)
+    digit_bits = digit_bits_for(bits, size, costs.digits, 0 if in_order else costs.piece)
     if in_order:
         return None, by_digits(keys, bits, digit_bits)
     ordered, order = by_pieces(keys, bits, digit_bits, costs.piece)
     ordered = _complement(ordered) if descending else ordered
     return _element(ordered, x, order), order
+
+
+def _compares_all(rows: int | UOp, size: int, most: int) -> bool:
+    """Return True if comparing all pairs of each row takes less time than passes over digits."""
+    return size <= _COUNTED or (isinstance(rows, int) and rows * size * size <= most)
 
 
 def _by_counting(keys: UOp) -> UOp:
@@ -241,7 +246,7 @@ def _by_counting(keys: UOp) -> UOp:
     first = other.iota_like(2).lt(other.iota_like(1))
     before = other.lt(own) | (other.eq(own) & first)
     place = before.cast(dtypes.int32).reduce("ADD", (2,)).reshape((rows, size))
-    return place.const_like(0).scatter(place, place.iota_like(1), 1, None)
+    return place.const_like(0).scatter(place, place.iota_like(1), 1, Ops.ASSIGN)
 
 
 def first_along(x: UOp, k: int, largest: bool) -> UOp:
