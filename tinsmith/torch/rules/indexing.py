@@ -200,6 +200,12 @@ def _searchsorted(boundaries: Tensor, x: Tensor, out_int32: bool = False, right:
     return boundaries.searchsorted(x, right=right, side=side, sorter=sorter, out_int32=out_int32)
 
 
+@rule("histc")
+def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    single = x.dtype.is_float and x.dtype.itemsize <= dtypes.float32.itemsize
+    return x.cast(dtypes.float32 if single else dtypes.float64).histc(bins, min, max).cast(x.dtype)
+
+
 @rule("masked_scatter")
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return x.masked_scatter(mask, source)

@@ -107,17 +107,18 @@ def _max_pool2d_backward(grad: Tensor, x: Tensor, kernel: Sequence[int], stride:
                          padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, at: Tensor) -> Tensor:
     """Each window hands its gradient to the element that ``at`` names; the windows' gradients are added up.
 
-    On a CPU each element asks the windows that can contain it if these are few; else the gradients are added to the
-    elements one after the other. Elsewhere each element looks at the windows around it; where windows are dilated, the
-    gradient of the maximum does the same, with more comparisons.
+    Each element asks the windows that can contain it. On a CPU, if these are many, the gradients are added to the
+    elements one after the other instead. With sizes that vary, the gradients go through the view of windows; where
+    these are dilated, the gradient of the maximum does the same, with more comparisons.
     """
     dtype = x.dtype
     if dtype.itemsize <= 2:  # added up in float32, rounded once
         grad, x = grad.cast(dtypes.float32), x.cast(dtypes.float32)
+    found = _asked(grad, x, at, _each(kernel, 2), _each(stride or kernel, 2), _each(padding, 2), _each(dilation, 2),
+                   dtype)
+    if found is not None:
+        return found
     if x.is_cpu:
-        if (found := _from_few_windows(grad, x, at, _each(kernel, 2), _each(stride or kernel, 2), _each(padding, 2),
-                                       _each(dilation, 2), dtype)) is not None:
-            return found
         return _added_in_order(grad, x, at)
     inner, grad, at = _leaf(_batched(x, 2)), _batched(grad, 2), _batched(at, 2)
     if any(d != 1 for d in dilation):
@@ -147,14 +148,17 @@ def _added_in_order(grad: Tensor, x: Tensor, at: Tensor) -> Tensor:
     return found.reshape(x.shape).movedim(-1, -3) if last else found.reshape(x.shape)
 
 
-def _from_few_windows(grad: Tensor, x: Tensor, at: Tensor, size: Sequence[int], steps: Sequence[int],
-                      before: Sequence[int], spread: Sequence[int], dtype: DType) -> Tensor | None:
-    """Return the gradient of maxima as sums over the windows that can contain each element; None if these are many."""
+def _asked(grad: Tensor, x: Tensor, at: Tensor, size: Sequence[int], steps: Sequence[int], before: Sequence[int],
+           spread: Sequence[int], dtype: DType) -> Tensor | None:
+    """Return the gradient of maxima as sums over the windows that can contain each element.
+
+    None if sizes vary, or if it takes a CPU less time to add up the gradients.
+    """
     inner, grad, at = _batched(x, 2), _batched(grad, 2), _batched(at, 2)
     if not all(isinstance(n, int) for n in (*inner.shape, *grad.shape)):
         return None
     near = _Windows.around(inner.shape[2:], size, steps, before, spread)
-    if not _few_windows(at, inner.shape, near.counts, steps, dtype):
+    if x.is_cpu and not _few_windows(at, inner.shape, near.counts, steps, dtype):
         return None
     row, column = (Tensor.arange(n * s, dtype=dtypes.int32, device=x.device).reshape(n, s, 1, 1)
                    for n, s in zip(near.tiles, steps))
