@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tinsmith.ir.ops.op import is_product
+from tinsmith.ir.ops.op import MAY_ROUND, is_product
 from tinsmith.ir.uop import UOp, toposort
 
 
@@ -23,6 +23,7 @@ class Contraction(NamedTuple):
     Attributes:
         valid: the mask of the products, if a range is padded; None: all count.
         chain: in a kernel, its other contractions (back-to-back GEMM), which compute an operand or share the tile.
+        may_round: a matrix unit may round float32 factors to TF32, whatever the setting ``ALLOW_TF32`` says.
     """
 
     a: UOp
@@ -33,6 +34,7 @@ class Contraction(NamedTuple):
     n: tuple[UOp, ...] = ()
     k: tuple[UOp, ...] = ()
     chain: tuple[Contraction, ...] = ()
+    may_round: bool = False
 
 
 class Rows(NamedTuple):
@@ -127,7 +129,7 @@ def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
         return None
     a, b = (s.ranges & fold.ranges for s in body.src)
     batch, m, n = (tuple(sorted(group, key=lambda r: r.arg[0])) for group in (a & b, a - b, b - a))
-    return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:])
+    return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:], may_round=body.arg == MAY_ROUND)
 
 
 def guard_of(value: UOp) -> UOp | None:
@@ -141,7 +143,9 @@ def _of_axes(node: UOp) -> Contraction | None:
     while body.op.kind == "movement" or body.op.name == "CAST" or (
             body.op.name == "REDUCE" and body.arg[0].name == "ADD"):
         body = body.src[0]
-    return Contraction(body.src[0], body.src[1]) if body is not node and is_product(body) else None
+    if body is node or not is_product(body):
+        return None
+    return Contraction(body.src[0], body.src[1], may_round=body.arg == MAY_ROUND)
 
 
 def unrepeated_size(factor: UOp) -> int:

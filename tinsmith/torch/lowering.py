@@ -19,6 +19,7 @@ from tinsmith.tensor.create import random
 from tinsmith.tensor.tensor import Tensor
 from tinsmith.torch.devices import TorchDevice, reason_against_device, torch_device
 from tinsmith.torch.layouts import DTYPES, Meta, is_dense, meta_of, ordered, placeholder, tensors_in
+from tinsmith.torch.precision import may_round, rounding
 from tinsmith.torch.program import NewVersion, TorchProgram, result_of
 from tinsmith.torch.rules import AtenRule, Unsupported, rule_for
 from tinsmith.torch.sizes import FixedSizes, VariableSizes
@@ -215,7 +216,9 @@ def _applied(node: Any, env: Mapping[Any, Any], values: Mapping[Any, Any], sizes
         filled = strides_in_memory(values[node.args[0]]) is not None
         kwargs["layout"] = sizes.filled(node.args[0]) if filled else None
     try:
-        return checked(node.target, apply_rule(rule, args, kwargs, meta, device), meta)
+        found = apply_rule(rule, args, kwargs, meta, device)
+        found = rounding(found, args) if may_round(node.target, args, device) else found
+        return checked(node.target, found, meta)
     except Unsupported as error:
         raise NoRule(node, str(error)) from error
     except TinsmithError as error:

@@ -104,7 +104,7 @@ def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
         conditions = _conditions(a)
         free = _given(b, conditions) if guard is None or conditions.issuperset(conjuncts(guard)) else None
         if free is not None and (guard is not None or free is not b):
-            return UOp(Ops.MUL, None, (a, free) if keep == 0 else (free, a))
+            return product.replace(src=(a, free) if keep == 0 else (free, a))
     return None
 
 

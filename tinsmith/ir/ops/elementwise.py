@@ -179,7 +179,8 @@ class ElementwiseOps:
     ADD = binary("x + y; integers wrap, for bool it is OR.", np.add, lambda n, g: (g, g), commutative=True,
                  associative=True, identity=lambda d: d.as_const(0), takes="bif", keeps_zero=True)
     SUB = binary("x - y; integers wrap.", np.subtract, lambda n, g: (g, -g), takes="if", keeps_zero=True)
-    MUL = binary("x * y; integers wrap, for bool it is AND.", np.multiply,
+    MUL = binary("x * y; integers wrap, for bool it is AND. With the argument ``tf32``, a matrix unit may round "
+                 "float32 factors.", np.multiply,
                  lambda n, g: (g * n.src[1], g * n.src[0]), commutative=True, associative=True,
                  identity=lambda d: d.as_const(1), takes="bif", keeps_zero=True)
     FDIV = binary("x / y of floats; IEEE for zero divisors.", np.divide,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
 import numpy as np
 
@@ -179,6 +179,9 @@ def is_repeated(node: Node, constants: bool = True) -> bool:
             return True
         node = node.src[0]
     return False
+
+
+MAY_ROUND: Final = "tf32"  # the argument of a MUL whose float32 factors a matrix unit may round
 
 
 def is_product(node: Node, constants: bool = True) -> bool:

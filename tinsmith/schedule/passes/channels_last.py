@@ -39,6 +39,7 @@ from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, in_memory
 from tinsmith.ir.ops.op import is_product
+from tinsmith.ir.structure import contraction
 from tinsmith.ir.uop import toposort
 from tinsmith.schedule.fusion.fan_in import (
     MOST_CONE,
@@ -92,12 +93,13 @@ def price_without_boxes(products: int, results: int, target: Target) -> float:
     return products * costs.no_boxes + products / max(results * split, 1) * costs.no_boxes_step
 
 
-def channels_last(total: UOp, narrow: DType, target: Target) -> UOp | None:
-    """Return the product that ``total`` sums with channels-last copies of its operands where TMA boxes need them.
+def channels_last(total: UOp, of: MatrixUnit, target: Target) -> UOp | None:
+    """Return the product that ``total`` sums with channels-last copies of its operands where the TMA boxes of a unit
+    need them.
 
     None if it is not a product, if no operand needs a copy, or if the copies do not pay.
     """
-    summed, axes = total.src[0], total.arg[1]
+    summed, axes, narrow = total.src[0], total.arg[1], in_memory(of.a)
     if not all(isinstance(s, int) for s in summed.shape):
         return None
     above = read_by(summed, ranges_of(summed.shape), lambda v: v.op.kind == "movement", lambda v: False)
@@ -106,7 +108,7 @@ def channels_last(total: UOp, narrow: DType, target: Target) -> UOp | None:
     if None in reads:
         return None
     slides = above.slides.union(*(r.slides for r in reads if r is not None))
-    found = [(r, _channels(r, slides, axes, max(target.bulk_copy // narrow.itemsize, 1)))
+    found = [(r, _channels(r, slides, axes, max(target.bulk_copy // narrow.itemsize, 1), of.turned))
              for r in reads if r is not None]
     copied = [r for r, axis in found if axis is not None and not (
         axis == r.source.ndim - 1 and (_lies(r.source) or not slides))]
@@ -114,26 +116,30 @@ def channels_last(total: UOp, narrow: DType, target: Target) -> UOp | None:
                 if _lies(r.source) or _is_inlined(r.source, target.costs.operand, frozenset()))
     picked = any(s > 1 and not at.ranges for r, axis in found if axis is not None
                  for s, at in zip(r.source.shape[axis:], r.place[axis:]))  # one position of a window
-    fits = (slides or picked) and all(axis is not None for _, axis in found)
-    if not fits or price_without_boxes(product.size, total.size, target) <= price:
+    apart = not of.turned and _row(product) not in axes  # ``_copied`` turns rows along the last axis only
+    fits = (slides or picked or apart) and all(axis is not None for _, axis in found)
+    fastest = max(u.rate for u in target.units if u.staged)
+    if not fits or price_without_boxes(product.size, total.size, target) * fastest / of.rate <= price:
         return None
     factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
     return above.views.of(product.replace(src=tuple(factors))) if copied else None
 
 
-def _channels(read: Read, slides: frozenset[UOp], summed: Sequence[int], unit: int) -> int | None:
+def _channels(read: Read, slides: frozenset[UOp], summed: Sequence[int], unit: int, turned: bool) -> int | None:
     """Return the axis to store innermost; None if it is not a single range, or is short.
 
     It is the fastest axis that is read at several positions, if no window slides along it or a faster one. Else it is
     the fastest axis of channels: not a position of an image, as the rows of a window along its columns. Channels are
-    summed if positions are kept, and kept if positions are summed (the gradient of weights).
+    summed if positions are kept, and kept if positions are summed (the gradient of weights). Units without ``turned``
+    read only rows along a summed axis.
     """
     shape, item = read.source.shape, read.source.dtype.itemsize
-    free = [a for a, at in enumerate(read.place) if shape[a] > 1 and at.ranges and not at.ranges & slides]
+    free = [a for a, at in enumerate(read.place) if shape[a] > 1 and at.ranges and not at.ranges & slides and (
+        turned or all(r.arg[0] in summed for r in at.ranges))]
     slid = [a for a, at in enumerate(read.place) if at.ranges & slides and shape[a] >= unit]
     kept = {a: {r for r in at.ranges if r.arg[0] not in summed} for a, at in enumerate(read.place)}
     along = any(r.vmax >= unit for a in slid for r in kept[a])
-    channels = [a for a in free if not slid or bool(kept[a]) is not along]
+    channels = [a for a in free if not (slid and turned) or bool(kept[a]) is not along]
     fastest = [a for a in free[-1:] if a > max(slid, default=-1)]
     return next((a for a in (*fastest, *channels[-1:]) if read.place[a].op is Ops.RANGE and shape[a] % unit == 0
                  and 2 * shape[a] * item >= ROW_BYTES), None)
@@ -176,16 +182,18 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     columns follow the memory order of the second.
     """
     product, axes = node.src[0], node.arg[1]
-    units = [u for u in target.units if u.tiles and u.turned and u.acc is node.dtype and all(
-        stored_type(f) is u.a for f in product.src)]
+    units = [u for u in target.units if u.tiles and u.acc is node.dtype and all(
+        stored_type(f) is in_memory(u.a) for f in product.src) and _may_use(u, node)]
     index = ranges_of(product.shape)
-    reads = [r for u in units[:1] for f in product.src if (r := _stored(f, index, u.a)) is not None]
+    reads = [r for u in units[:1] for f in product.src if (r := _stored(f, index, in_memory(u.a))) is not None]
     if len(reads) < 2:
         return None
     a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads)
     kept = frozenset(r for n, r in enumerate(index) if n not in axes)
     m, n, batch = (math.prod(int(r.vmax) + 1 for r in kept & own) for own in (a - b, b - a, a & b))
     steps, width = [product.shape[axis] for axis in axes], ROW_BYTES // units[0].a.itemsize
+    strides = [linear_form(flatten(r.source.shape, r.place))[0] for r in reads]
+    rows = [a for a in axes if not units[0].turned and strides[0].get(index[a]) == 1]  # boxes have whole rows
     joins = _is_one_axis(reads, index, axes, max(target.bulk_copy // units[0].a.itemsize, 1))
     if 2 * min(m, n) < width or (not joins and _patch(steps) < width):
         return None
@@ -198,14 +206,17 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     whole = math.prod(steps)
     ways = [(price(c, whole // c), c, axis, size // c, 1) for axis, size in zip(axes, steps)
             for c in range(1, min(size, target.cores) + 1)
-            if size % c == 0 and _patch([s // c if a == axis else s for a, s in zip(axes, steps)]) >= width]
+            if size % c == 0 and axis not in rows
+            and _patch([s // c if a == axis else s for a, s in zip(axes, steps)]) >= width]
     if joins:
         boxes = -(-whole // width)
         each = {-(-boxes // c) for c in range(1, max(min(boxes // 2, target.cores), 1) + 1)}
         ways += [(price(-(-boxes // n), n * width), -(-boxes // n), axes[0], n * width, len(axes)) for n in each]
+    if not ways:
+        return None
     _, chunks, axis, length, joined = min(ways)
-    strides = linear_form(flatten(reads[1].source.shape, reads[1].place))[0]
-    order = sorted(range(product.ndim), key=lambda n: (1, -strides.get(index[n], 0)) if index[n] in b - a else (0, n))
+    columns = strides[1]
+    order = sorted(range(product.ndim), key=lambda n: (1, -columns.get(index[n], 0)) if index[n] in b - a else (0, n))
     return TileCut(axis, chunks, length, joined, tuple(order))
 
 
@@ -235,7 +246,7 @@ _STORED = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
     """Return the graph with copies to padded rows; unchanged if no unit of the target reads staged operands."""
-    staged = [u for u in target.units if u.staged and (settings.ALLOW_TF32 or not u.rounds)]
+    staged = [u for u in target.units if u.staged]
     types = {(in_memory(u.a), u.acc): u for u in sorted(staged, key=lambda u: u.rate)}
     if not types:
         return list(roots)
@@ -248,17 +259,26 @@ def pitched(roots: Sequence[UOp], target: Target) -> list[UOp]:
         if node.op is Ops.CAST and node.dtype.itemsize == 2 and below_reshapes(node.src[0]) in products:
             return _with_rows(node, target)
         if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD:
-            narrow = [u.a for u in types.values() if u.turned and u.acc is node.dtype]
-            found = (channels_last(node, a, target) for a in narrow)
+            units = [u for u in types.values() if u.acc is node.dtype and _may_use(u, node)]
+            found = (channels_last(node, u, target) for u in units)
             node = node.replace(src=(next((p for p in found if p is not None), node.src[0]),))
         reads = _reads(node) if node.op is Ops.REDUCE else []
-        units = {types.get((r.source.dtype, node.dtype)) for r in reads}
-        if len(units) == 1 and (unit := units.pop()) is not None:
+        fit = {types.get((r.source.dtype, node.dtype)) for r in reads}
+        if len(fit) == 1 and (unit := fit.pop()) is not None and _may_use(unit, node):
             node = node.replace(src=(_copied(node, reads, target, unit, shared),))
             products.add(node)
         return node
 
     return rebuilt(roots, rule)
+
+
+def _may_use(unit: MatrixUnit, total: UOp) -> bool:
+    """Return True if a unit rounds no operands, or if a sum of products has stored ones that it may round."""
+    if not unit.rounds:
+        return True
+    found = contraction(total)
+    return found is not None and bool(settings.ALLOW_TF32 or found.may_round) and all(
+        stored_type(f) is in_memory(unit.a) for f in (found.a, found.b))
 
 
 def _reads(total: UOp) -> list[Read]:
@@ -286,13 +306,14 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit,
     product, costs = total.src[0], target.costs
     size = product.size * max(u.rate for u in target.units if u.staged) / unit.rate
     rows = [r.source.shape[_row(r.source)] * r.source.dtype.itemsize for r in reads]
-    across = [not (unit.turned or (r.place[-1].op is Ops.RANGE and r.place[-1].arg[0] in total.arg[1])) for r in reads]
+    along = [r.place[_row(r.source)] for r in reads]
+    across = [not (unit.turned or (at.op is Ops.RANGE and at.arg[0] in total.arg[1])) for at in along]
     inlined = [_is_inlined(r.source, costs.operand, shared) and not is_of_scores(r.source, costs) for r in reads]
     dense = [_is_dense(r.source) or again for r, again in zip(reads, inlined)]
     short = [over or row % target.bulk_copy > 0 for over, row in zip(across, rows)]
     odd = [o or again for o, again in zip(short, inlined)]
     prices = [price_of_copy(r.source, target) for r in reads]
-    whole = not any(short) or product.ndim - 1 in total.arg[1]
+    whole = not any(short) or _row(product) in total.arg[1]
     if any(odd) and not (whole and all(d for d, o in zip(dense, odd) if o) and
                          size * costs.no_boxes > sum(p for p, o in zip(prices, odd) if o)):
         return product
@@ -314,10 +335,10 @@ def _row(x: UOp) -> int:
 
 
 def _turned(factor: UOp) -> UOp:
-    """Return a copy of a factor whose rows run along its last axis."""
+    """Return a copy of a factor whose rows run along its last axis of several elements."""
     if factor.op is Ops.EXPAND:
         return _turned(factor.src[0]).expand(factor.shape)
-    return _with_pitch(_padded(factor, factor.ndim - 1), factor)
+    return _with_pitch(_padded(factor, _row(factor)), factor)
 
 
 def _is_dense(x: UOp) -> bool:

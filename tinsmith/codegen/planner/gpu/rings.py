@@ -57,7 +57,7 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     lengths, after = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}, _operations_after(kernel, fold)
     loaded_after = _bytes_after(kernel, fold, x, y)
     for unit in target.units:
-        if not unit.tiles or (unit.rounds and not settings.ALLOW_TF32) or matrix_units.operands(
+        if not unit.tiles or (unit.rounds and not (settings.ALLOW_TF32 or found.may_round)) or matrix_units.operands(
                 fold, m[0], n[0], unit) is None:
             continue
         results, beside = storing(target, unit, after), loading(target, unit, loaded_after)
