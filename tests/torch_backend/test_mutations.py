@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile needs 
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp  # noqa: E402
 
 import tinsmith.torch as ours  # noqa: E402
 from tinsmith.torch import compiler, program  # noqa: E402
@@ -170,7 +171,7 @@ def test_a_copy_to_another_argument_comes_before_the_write() -> None:
     want = [given[1].t().clone(), given[1] + 1]
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(t) for t in given]
-        torch.fx.passes.fake_tensor_prop.FakeTensorProp(module, mode).propagate(*fakes)
+        FakeTensorProp(module, mode).propagate(*fakes)
     compiled = compiler.CompiledGraph(module, fakes, "inference", Options())
     (result,) = compiled(list(given))
     assert not compiled.refused
