@@ -2,7 +2,8 @@
 many cores.
 
 Indices are sorted stably, and each position combines its own updates in their order (a segmented sum): no update waits
-for another, and results are deterministic. With few positions, each position scans all updates instead.
+for another, and results are deterministic. If positions are few, the sorted updates are cut into parts, so that many
+cores share those of one position. With few positions of a vector, each position scans all updates instead.
 """
 from __future__ import annotations
 
