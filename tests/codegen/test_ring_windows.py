@@ -62,7 +62,8 @@ def test_edges(size: tuple[int, int], channels: tuple[int, int], stride: int, pa
 @pytest.mark.parametrize("shape, what", [
     ((1, 16, 64, 32, 5, 1, 2), "x"), ((4, 8, 64, 64, 1, 2, 0), "y"), ((2, 8, 64, 64, 1, 2, 0), "w"),
     ((2, 9, 64, 64, 3, 2, 0), "w"), ((1, 8, 128, 64, 3, 1, 1), "w"), ((3, 7, 64, 64, 3, 1, 2), "x"),
-    ((4, 7, 64, 64, 3, 1, 1), "w"), ((2, 11, 64, 64, 3, 1, 1), "w")])
+    ((4, 7, 64, 64, 3, 1, 1), "w"), ((2, 11, 64, 64, 3, 1, 1), "w"), ((2, 13, 64, 64, 2, 2, 1), "y"),
+    ((3, 9, 64, 72, 2, 2, 1), "y"), ((4, 11, 72, 64, 3, 3, 1), "y")])
 def test_gradients_strides_and_other_windows(shape: tuple[int, ...], what: str) -> None:
     sink, inputs = convolution(*shape, what=what)
     assert through_ring(sink)

@@ -155,6 +155,7 @@ def box_of(load: UOp, column: UOp, row: UOp, align: int, unread: Sequence[UOp] =
     found = [(c, _with_column(limit, column)) for c, limit in found]
     cuts = _cuts([t for x in (terms, *(limit.terms for _, limit in found)) for t in x])
     terms, found = _refined(terms, cuts), [(c, _coarse(limit, cuts)) for c, limit in found]
+    found = [(c, _over_all_terms(limit, [other for _, other in found])) for c, limit in found]
     digits = _digits([t for t in terms if row in t.ranges], row)
     if digits is None:
         return None
@@ -196,6 +197,18 @@ def _with_column(limit: _Limits, column: UOp) -> _Limits:
         if base is column and pitch > 1 and n == 1 and pitch * count == _count(column):
             others = {u: k * pitch for u, k in limit.terms.items() if u is not t}
             return _Limits({**others, column: 1}, *(None if n is None else n * pitch for n in (limit.low, limit.high)))
+    return limit
+
+
+def _over_all_terms(limit: _Limits, limits: Sequence[_Limits]) -> _Limits:
+    """Return equivalent bounds over the terms of another sum that has more, smaller ones: beside 2·a + b >= 1 with
+    b < 2, a < 7 becomes 2·a + b < 14."""
+    for other in limits:
+        step = max((n // limit.terms[t] for t, n in other.terms.items() if t in limit.terms), default=0)
+        small = {t: n for t, n in other.terms.items() if t not in limit.terms}
+        if small and step > 0 and all(other.terms.get(t) == n * step for t, n in limit.terms.items()) and (
+                _least(small) >= 0 and _most(small, ()) < step):
+            return _Limits(other.terms, *(None if n is None else n * step for n in (limit.low, limit.high)))
     return limit
 
 
