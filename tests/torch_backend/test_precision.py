@@ -22,10 +22,14 @@ ATEN = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    before = torch.get_float32_matmul_precision()
     yield
-    torch.backends.cudnn.allow_tf32 = before[0]
-    torch.set_float32_matmul_precision(before[1])
+    torch.set_float32_matmul_precision(before)
+
+
+def convolutions(allow_tf32: bool) -> Any:
+    """Return a context in which PyTorch allows TF32 in convolutions, or not."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=allow_tf32)
 
 
 def values(*shape: int, dtype: str = "float32", device: str = GPU) -> Tensor:
@@ -36,16 +40,16 @@ def values(*shape: int, dtype: str = "float32", device: str = GPU) -> Tensor:
 def test_pytorch_decides() -> None:
     x, w = values(1, 8, 4, 4), values(8, 8, 1, 1)
     a, convolution = values(4, 4), ATEN.convolution.default
-    torch.backends.cudnn.allow_tf32 = True
-    assert may_round(convolution, [x, w], GPU) and not may_round(ATEN.mm.default, [a, a], GPU)
-    assert may_round(ATEN.convolution_backward.default, [x, x, w], GPU)
-    torch.backends.cudnn.allow_tf32 = False
+    with convolutions(True):
+        assert may_round(convolution, [x, w], GPU) and not may_round(ATEN.mm.default, [a, a], GPU)
+        assert may_round(ATEN.convolution_backward.default, [x, x, w], GPU)
     torch.set_float32_matmul_precision("high")
-    assert not may_round(convolution, [x, w], GPU) and may_round(ATEN.mm.default, [a, a], GPU)
-    torch.backends.cudnn.allow_tf32 = True
-    assert not may_round(ATEN.add.Tensor, [a, a], GPU)
-    assert not may_round(convolution, [x.cast("bfloat16"), w.cast("bfloat16")], GPU), "no operand is float32"
-    assert not may_round(convolution, [x, w], "CPU"), "no unit rounds"
+    with convolutions(False):
+        assert not may_round(convolution, [x, w], GPU) and may_round(ATEN.mm.default, [a, a], GPU)
+    with convolutions(True):
+        assert not may_round(ATEN.add.Tensor, [a, a], GPU)
+        assert not may_round(convolution, [x.cast("bfloat16"), w.cast("bfloat16")], GPU), "no operand is float32"
+        assert not may_round(convolution, [x, w], "CPU"), "no unit rounds"
 
 
 def matrices(t: Tensor) -> list[bool]:

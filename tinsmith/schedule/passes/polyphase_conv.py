@@ -8,8 +8,8 @@ contiguous, and each phase r is a dense sum (sub-pixel convolution, https://arxi
     y[q, r] = Σ_j x[q - j, j·s + r]
 
 The first K mod s phases have one term more than the others. Phases with the same number of terms are computed together.
-All phases of sums per channel, without rows and columns of a matrix, are one sum with zeros after the window: one kernel
-stores rows of the result, also of a part of it. On a core, the sums are stored side by side before.
+All phases of sums per channel, without rows and columns of a matrix, are one sum with zeros after the window: one
+kernel stores rows of the result, also of a part of it. On a core, the sums are stored side by side before.
 """
 from __future__ import annotations
 
