@@ -1,10 +1,14 @@
 """Helpers that schedule tensors without running them."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from tinsmith.backend.device import Device
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.uop import toposort
 from tinsmith.runtime.compiled_schedule import CompiledSchedule
@@ -14,6 +18,13 @@ from tinsmith.schedule.schedule_item import Schedule, ScheduleItem
 from tinsmith.schedule.scheduler import Scheduler
 from tinsmith.tensor.realize import _concrete
 from tinsmith.tensor.tensor import Tensor
+
+
+def make_copies_free(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Make copies and launches free for the scheduler of a device, for the time of a test."""
+    renderer = copy.copy(Device[device].renderer)
+    renderer.target = replace(renderer.target, costs=renderer.target.costs._replace(balance=0.0, launch=0.0))
+    monkeypatch.setattr(Device[device], "_renderer", renderer)
 
 
 def schedule(*tensors: Tensor) -> Schedule:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.schedule.helpers import make_copies_free
 from tinsmith import Tensor
 from tinsmith.backend.device import Device
 from tinsmith.codegen.compile_kernel import compile_kernel
@@ -27,9 +28,7 @@ CUDA = cuda_target("sm_90a")
 @pytest.fixture
 def eager_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device on which copies and launches are free."""
-    renderer = copy.copy(Device[DEVICE].renderer)
-    renderer.target = replace(renderer.target, costs=renderer.target.costs._replace(balance=0.0, launch=0.0))
-    monkeypatch.setattr(Device[DEVICE], "_renderer", renderer)
+    make_copies_free(monkeypatch, DEVICE)
 
 
 def made(*values: Tensor) -> list[UOp]:
