@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tinsmith.core.settings import settings
 from tinsmith.ir.ops.op import MAY_ROUND, is_product
 from tinsmith.ir.uop import UOp, toposort
 
@@ -23,7 +24,8 @@ class Contraction(NamedTuple):
     Attributes:
         valid: the mask of the products, if a range is padded; None: all count.
         chain: in a kernel, its other contractions (back-to-back GEMM), which compute an operand or share the tile.
-        may_round: a matrix unit may round float32 factors to TF32, whatever the setting ``ALLOW_TF32`` says.
+        may_round: a matrix unit may round float32 factors to TF32, by the setting ``ALLOW_TF32`` or by the argument of
+            the product.
     """
 
     a: UOp
@@ -129,7 +131,7 @@ def sum_of_products(fold: UOp, guarded: bool = False) -> Contraction | None:
         return None
     a, b = (s.ranges & fold.ranges for s in body.src)
     batch, m, n = (tuple(sorted(group, key=lambda r: r.arg[0])) for group in (a & b, a - b, b - a))
-    return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:], may_round=body.arg == MAY_ROUND)
+    return Contraction(body.src[0], body.src[1], valid, batch, m, n, fold.src[1:], may_round=_may_round(body))
 
 
 def guard_of(value: UOp) -> UOp | None:
@@ -145,7 +147,11 @@ def _of_axes(node: UOp) -> Contraction | None:
         body = body.src[0]
     if body is node or not is_product(body):
         return None
-    return Contraction(body.src[0], body.src[1], may_round=body.arg == MAY_ROUND)
+    return Contraction(body.src[0], body.src[1], may_round=_may_round(body))
+
+
+def _may_round(product: UOp) -> bool:
+    return bool(settings.ALLOW_TF32) or product.arg == MAY_ROUND
 
 
 def unrepeated_size(factor: UOp) -> int:

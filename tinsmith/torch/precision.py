@@ -13,7 +13,7 @@ import torch
 from tinsmith.backend.device import Device
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir.ops.op import MAY_ROUND, is_product
-from tinsmith.ir.uop import UOp, toposort
+from tinsmith.ir.uop import toposort
 from tinsmith.tensor.tensor import Tensor
 
 _CONVOLUTIONS: Final = ("convolution", "convolution_backward")
@@ -45,11 +45,7 @@ def rounding(results: Any, inputs: Sequence[Any]) -> Any:
         return type(results)(rounding(r, inputs) for r in results)
     if not isinstance(results, Tensor):
         return results
-    known, new = {t.uop for t in inputs if isinstance(t, Tensor)}, dict[UOp, UOp]()
-    for n in toposort(results.uop, lambda n: n not in known):
-        src = tuple(new.get(s, s) for s in n.src)
-        made = n if n in known or src == n.src else n.replace(src=src)
-        if n not in known and is_product(n) and n.dtype is dtypes.float32:
-            made = made.replace(arg=MAY_ROUND)
-        new[n] = made
-    return results._new(new[results.uop])
+    table = {t.uop: t.uop for t in inputs if isinstance(t, Tensor)}
+    table |= {n: n.replace(arg=MAY_ROUND) for n in toposort(results.uop, lambda n: n not in table)
+              if n not in table and is_product(n) and n.dtype is dtypes.float32}
+    return results._new(results.uop.substitute(table))

@@ -53,13 +53,13 @@ def _in_bounds(load: UOp) -> bool:
     return isinstance(size, int) and low >= 0 and high < size
 
 
-def _conditions(value: UOp) -> frozenset[UOp]:
+def conditions_of(value: UOp) -> frozenset[UOp]:
     """Return conditions that must all hold for a value to be nonzero."""
     if value.op is Ops.LOAD and len(value.src) == 3:
         return frozenset(conjuncts(value.src[2]))
     if (guard := guard_of(value)) is not None:
-        return _conditions(value.src[1]).union(conjuncts(guard))
-    return frozenset().union(*map(_conditions, value.src)) if value.op in (Ops.CAST, Ops.MUL) else frozenset()
+        return conditions_of(value.src[1]).union(conjuncts(guard))
+    return frozenset().union(*map(conditions_of, value.src)) if value.op in (Ops.CAST, Ops.MUL) else frozenset()
 
 
 def _given(value: UOp, conditions: frozenset[UOp]) -> UOp | None:
@@ -101,7 +101,7 @@ def _one_guard(product: UOp, guard: UOp | None) -> UOp | None:
     them; else None."""
     for keep, drop in ((0, 1), (1, 0)) if product.op is Ops.MUL else ():
         a, b = product.src[keep], product.src[drop]
-        conditions = _conditions(a)
+        conditions = conditions_of(a)
         free = _given(b, conditions) if guard is None or conditions.issuperset(conjuncts(guard)) else None
         if free is not None and (guard is not None or free is not b):
             return product.replace(src=(a, free) if keep == 0 else (free, a))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tinsmith.codegen.kernel_graph import KernelGraph
 from tinsmith.codegen.lower.indexing import Footprint, flatten, footprints, layout_rank, memory_order, strides
-from tinsmith.codegen.lower.normalize import conjuncts
+from tinsmith.codegen.lower.normalize import conditions_of, conjuncts
 from tinsmith.codegen.opt import Opt
 from tinsmith.codegen.transform import back_to_back_gemm, matrix_units
 from tinsmith.codegen.transform.computed_operand import SIDE, equal_values
@@ -314,16 +314,15 @@ def _in_ring(k: KernelGraph, product: UOp, which: int, inside: Sequence[UOp], de
 
 
 def _without_shared_guards(product: UOp, which: int) -> UOp:
-    """Return the product with an operand that is loaded also where only a condition forbids it that the other operand
-    has, too: the other one is 0 there.
+    """Return the product with an operand that is also loaded where the other operand's conditions make that one 0, if
+    its own bounds on more terms keep it in memory. As for a skipped block, values there are taken to be finite.
 
-    Such are the padded steps of a reduction over windows: the sum of step and position in the window has bounds of
-    its own, those of the image.
+    Such conditions are those of the padded steps of a reduction over windows: the sum of step and position in the
+    window has bounds of its own, those of the image.
     """
-    own, other = (loaded(product.src[n]) for n in (which, 1 - which))
-    if own is None or other is None:
+    own, known = loaded(product.src[which]), conditions_of(product.src[1 - which])
+    if own is None:
         return product
-    known = {c for g in other.src[2:] for c in conjuncts(g)}
     mine = [(c, _limited(c)) for g in own.src[2:] for c in conjuncts(g)]
     guard = UOp.const(dtypes.bool, True)
     for c, terms in mine:

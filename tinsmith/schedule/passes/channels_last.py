@@ -34,7 +34,6 @@ from typing import NamedTuple
 from tinsmith.codegen.lower.indexing import Index, flatten
 from tinsmith.codegen.planner.cost import waves_of
 from tinsmith.core.dtypes import DType
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.algebra.sizes import linear_form
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, in_memory
@@ -277,7 +276,7 @@ def _may_use(unit: MatrixUnit, total: UOp) -> bool:
     if not unit.rounds:
         return True
     found = contraction(total)
-    return found is not None and bool(settings.ALLOW_TF32 or found.may_round) and all(
+    return found is not None and found.may_round and all(
         stored_type(f) is in_memory(unit.a) for f in (found.a, found.b))
 
 

@@ -41,7 +41,6 @@ from tinsmith.codegen.transform import matrix_units
 from tinsmith.codegen.transform.stages import converted
 from tinsmith.codegen.transform.thread_blocks import counted
 from tinsmith.core.errors import ArgumentError
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import MatrixUnit
 from tinsmith.ir.structure import (
@@ -164,8 +163,7 @@ def product_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     for unit in (*target.units, fma(fold.dtype, 0)):
         alone = unit.emit == "muladd"
         least = (target.blocks.least,) * 3 if alone else (unit.m, unit.n, 1)
-        loads_own = not unit.staged and not unit.fragment_a.whole and (
-            settings.ALLOW_TF32 or found.may_round or not unit.rounds)
+        loads_own = not unit.staged and not unit.fragment_a.whole and (found.may_round or not unit.rounds)
         factors = matrix_units.operands(trial.folds[0], row, column, unit) if loads_own and not alone else None
         if alone and fold.dtype.is_float:
             factors = (found.a, found.b) if sides[0][0] in found.a.ranges else (found.b, found.a)

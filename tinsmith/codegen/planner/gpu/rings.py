@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from tinsmith.codegen.kernel import Kernel
-from tinsmith.codegen.lower.normalize import conjuncts
+from tinsmith.codegen.lower.normalize import conditions_of
 from tinsmith.codegen.opt import Opt, OptOps
 from tinsmith.codegen.planner.candidate import Candidate, Unfit, apply_if_it_fits, apply_to, stride_of, the_sum
 from tinsmith.codegen.planner.cost import loading, price, staged_steps, storing, waves_of
@@ -32,7 +32,6 @@ from tinsmith.codegen.transform.back_to_back_gemm import chained_sums, greatest,
 from tinsmith.codegen.transform.computed_operand import inner_contractions, outer_folds
 from tinsmith.codegen.transform.skip_masked_blocks import visible_ends
 from tinsmith.codegen.transform.tma_boxes import loaded
-from tinsmith.core.settings import settings
 from tinsmith.ir import Ops, UOp
 from tinsmith.ir.matrix_unit import ROW_BYTES, MatrixUnit, UnitTile
 from tinsmith.ir.structure import Role, contraction, range_size
@@ -57,7 +56,7 @@ def ring_ways(kernel: Kernel, target: Target) -> Iterator[Candidate]:
     lengths, after = {r.arg[0]: range_size(r) for r in (*x, *y, *k)}, _operations_after(kernel, fold)
     loaded_after = _bytes_after(kernel, fold, x, y)
     for unit in target.units:
-        if not unit.tiles or (unit.rounds and not (settings.ALLOW_TF32 or found.may_round)) or matrix_units.operands(
+        if not unit.tiles or (unit.rounds and not found.may_round) or matrix_units.operands(
                 fold, m[0], n[0], unit) is None:
             continue
         results, beside = storing(target, unit, after), loading(target, unit, loaded_after)
@@ -193,7 +192,7 @@ def apply_tile(kernel: Kernel, groups: Sequence[Sequence[Part]], unit: MatrixUni
             other = kernel.ranges.index(columns or rows)
             kernel.apply(Opt(OptOps.WALK, kernel.ranges.index(rows), (other, band, 1, *blocks)))
     # the operand with more bounds first: it may leave to the other those that both have
-    for which in sorted((0, 1), key=lambda which: -len(_bounds(kernel.products[0].src[which]))):
+    for which in sorted((0, 1), key=lambda which: -len(conditions_of(kernel.products[0].src[which]))):
         value = kernel.products[0].src[which]
         stage_operand(kernel, value, [r for r in kernel.ranges if r in value.ranges and r.arg[1] in (
             Role.GLOBAL, Role.REDUCE)], tile.slots)
@@ -212,12 +211,6 @@ def stage_operand(kernel: Kernel, value: UOp, kept: list[UOp], slots: int) -> No
         raise Unfit("an operand is not loaded from memory")
     apply_if_it_fits(kernel, Opt(OptOps.STAGE, kernel.stageable.index(load), tuple(map(kernel.ranges.index, kept)),
                                  layout="swizzled", depth=slots))
-
-
-def _bounds(value: UOp) -> list[UOp]:
-    """Return the conditions under which an operand is loaded."""
-    load = loaded(value)
-    return [] if load is None else [c for g in load.src[2:] for c in conjuncts(g)]
 
 
 def _own(kernel: Kernel, which: int, others: Set[UOp]) -> UOp | None:
