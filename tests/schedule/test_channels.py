@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinsmith import Tensor
+from tinsmith import Context, Tensor
 from tinsmith.codegen.render.cuda import cuda_target
 from tinsmith.core.dtypes import dtypes
 from tinsmith.ir import Ops, UOp
@@ -56,6 +56,21 @@ def test_rows_of_a_window_along_columns_are_no_channels() -> None:
     assert copies(x.conv2d(along, padding=(1, 0))) == [(64, 3, 1, 64)], "columns are rows of memory as they are"
     x, w = f16(32, 128, 17, 17), f16(192, 128, 7, 1)
     assert copies(x.conv2d(w, padding=(3, 0))) == [(32, 17, 17, 128), (192, 7, 1, 128)], "but not of 17 elements"
+
+
+def test_copies_for_tf32_pay_where_products_take_the_time() -> None:
+    """A copy of a large image for few products: 181 µs instead of 112; for results of 3 channels: 4.6 ms, not 1.7."""
+    def f32(*shape: int) -> Tensor:
+        return Tensor.empty(*shape)
+
+    x = f32(64, 256, 56, 56)
+    with Context(ALLOW_TF32=1):
+        assert copies(x.conv2d(f32(64, 256, 1, 1))) == [], "bound by memory"
+        assert copies(x.conv2d(f32(64, 256, 3, 3), padding=1)) == [(64, 56, 56, 256), (64, 3, 3, 256)]
+        image = f32(64, 3, 64, 64)
+        y = image.conv2d(f32(64, 3, 7, 7), padding=3)
+        assert copies(*y.gradient(image, gradient=f32(*y.shape))) == [], "no matrix of a unit has 3 columns"
+    assert copies(f32(64, 256, 56, 56).conv2d(f32(64, 256, 3, 3))) == [], "TF32 is not allowed"
 
 
 def test_what_is_computed_is_stored_so() -> None:

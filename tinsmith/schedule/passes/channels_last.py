@@ -55,7 +55,7 @@ from tinsmith.schedule.passes.rewrites import rebuilt
 from tinsmith.schedule.values import SOURCES, STAGED
 from tinsmith.target.target import Target
 
-TILE = 64 * 64  # results of a block, about
+_TILE = 64 * 64  # results of a block, about
 _MEMORY = (*SOURCES, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
 
 
@@ -82,14 +82,28 @@ def price_of_copy(x: UOp, target: Target) -> float:
     return float(2 * x.size * x.dtype.itemsize * target.costs.balance + target.costs.launch)
 
 
-def price_without_boxes(products: int, results: int, target: Target) -> float:
-    """Return the additional cost of a sum of products whose operands cannot be boxes, in the time of one product.
+def gain_of_boxes(product: UOp, reads: Sequence[Read], total: UOp, unit: MatrixUnit, target: Target) -> float:
+    """Return the time that a sum of products saves if its operands are boxes, in the time of one product: none where
+    what it reads and stores takes longer than the products."""
+    costs, work = target.costs, product.size * max(u.rate for u in target.units if u.staged) / unit.rate
+    moved = (sum(r.source.size for r in reads) + total.size) * in_memory(unit.a).itemsize * costs.balance
+    return float(max(work * costs.no_boxes, moved) - max(work, moved))
 
-    Each block waits for the loads of its steps; sums of few results are split, so that a block has fewer of them.
-    """
-    costs, tiles = target.costs, -(-results // TILE)
+
+def _waits(product: UOp, total: UOp, target: Target) -> float:
+    """Return the time that a block without boxes waits for the loads of its steps. Sums of few results are split, so
+    that a block has fewer of them."""
+    tiles = -(-total.size // _TILE)
     split = max(target.cores // (2 * tiles), 1) if tiles else 1
-    return products * costs.no_boxes + products / max(results * split, 1) * costs.no_boxes_step
+    return float(product.size / max(total.size * split, 1) * target.costs.no_boxes_step)
+
+
+def _sides(reads: Sequence[Read], shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int, int]:
+    """Return the rows and columns of a matrix of sums over ``axes``, and the number of such matrices."""
+    a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads)
+    kept = frozenset().union(*(i.ranges for n, i in enumerate(ranges_of(shape)) if n not in axes))
+    rows, columns, batch = (math.prod(int(r.vmax) + 1 for r in kept & own) for own in (a - b, b - a, a & b))
+    return rows, columns, batch
 
 
 def channels_last(total: UOp, of: MatrixUnit, target: Target) -> UOp | None:
@@ -103,12 +117,13 @@ def channels_last(total: UOp, of: MatrixUnit, target: Target) -> UOp | None:
         return None
     above = read_by(summed, ranges_of(summed.shape), lambda v: v.op.kind == "movement", lambda v: False)
     product = above.source
-    reads = [_stored(f, above.place, narrow) for f in product.src] if is_product(product) else [None]
-    if None in reads:
-        return None
-    slides = above.slides.union(*(r.slides for r in reads if r is not None))
-    found = [(r, _channels(r, slides, axes, max(target.bulk_copy // narrow.itemsize, 1), of.turned))
-             for r in reads if r is not None]
+    factors = product.src if is_product(product) else ()
+    reads = [r for f in factors if (r := _stored(f, above.place, narrow)) is not None]
+    if len(reads) < 2 or 2 * min(_sides(reads, summed.shape, axes)[:2]) < ROW_BYTES // narrow.itemsize:
+        return None  # no product of a staged unit
+    slides = above.slides.union(*(r.slides for r in reads))
+    unit = max(target.bulk_copy // narrow.itemsize, 1)
+    found = [(r, _channels(r, slides, axes, unit, of.turned)) for r in reads]
     copied = [r for r, axis in found if axis is not None and not (
         axis == r.source.ndim - 1 and (_lies(r.source) or not slides))]
     price = sum(price_of_copy(r.source, target) for r in copied
@@ -117,11 +132,10 @@ def channels_last(total: UOp, of: MatrixUnit, target: Target) -> UOp | None:
                  for s, at in zip(r.source.shape[axis:], r.place[axis:]))  # one position of a window
     apart = not of.turned and _row(product) not in axes  # ``_copied`` turns rows along the last axis only
     fits = (slides or picked or apart) and all(axis is not None for _, axis in found)
-    fastest = max(u.rate for u in target.units if u.staged)
-    if not fits or price_without_boxes(product.size, total.size, target) * fastest / of.rate <= price:
+    if not fits or gain_of_boxes(product, reads, total, of, target) + _waits(product, total, target) <= price:
         return None
-    factors = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, product.src))
-    return above.views.of(product.replace(src=tuple(factors))) if copied else None
+    made = (_last(r, axis) if r in copied and axis is not None else f for (r, axis), f in zip(found, factors))
+    return above.views.of(product.replace(src=tuple(made))) if copied else None
 
 
 def _channels(read: Read, slides: frozenset[UOp], summed: Sequence[int], unit: int, turned: bool) -> int | None:
@@ -188,8 +202,7 @@ def tile_cut(node: UOp, target: Target) -> TileCut | None:
     if len(reads) < 2:
         return None
     a, b = (frozenset().union(*(i.ranges for i in r.place)) for r in reads)
-    kept = frozenset(r for n, r in enumerate(index) if n not in axes)
-    m, n, batch = (math.prod(int(r.vmax) + 1 for r in kept & own) for own in (a - b, b - a, a & b))
+    m, n, batch = _sides(reads, product.shape, axes)
     steps, width = [product.shape[axis] for axis in axes], ROW_BYTES // units[0].a.itemsize
     strides = [linear_form(flatten(r.source.shape, r.place))[0] for r in reads]
     rows = [a for a in axes if not units[0].turned and strides[0].get(index[a]) == 1]  # boxes have whole rows
@@ -314,7 +327,8 @@ def _copied(total: UOp, reads: Sequence[Read], target: Target, unit: MatrixUnit,
     prices = [price_of_copy(r.source, target) for r in reads]
     whole = not any(short) or _row(product) in total.arg[1]
     if any(odd) and not (whole and all(d for d, o in zip(dense, odd) if o) and
-                         size * costs.no_boxes > sum(p for p, o in zip(prices, odd) if o)):
+                         gain_of_boxes(product, reads, total, unit, target) > sum(
+                             p for p, o in zip(prices, odd) if o)):
         return product
     factors = list(product.src)
     for n, (read, row) in enumerate(zip(reads, rows)):
